@@ -1,0 +1,64 @@
+/*
+ * Small files and directories, by descriptor. Paths are resolved with openat2() so that a link in the way is an
+ * error, never followed. Used for state, /proc and /sys; not for streams.
+ */
+#ifndef ERMITE_BASE_FILE_H
+#define ERMITE_BASE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+
+/* Opens path below dirfd, never leaving it and following no link (openat2 RESOLVE_BENEATH, NO_SYMLINKS,
+ * NO_MAGICLINKS). flags as for open(2), O_CLOEXEC is added; mode is used with O_CREAT. Returns 0 and a descriptor
+ * that the caller owns, or a negative errno. Where the kernel has no openat2() the path is walked component by
+ * component with O_NOFOLLOW. An absolute path, and one with a ".." in it, is refused with -EXDEV; a link with -ELOOP
+ * or, in the walk, -ENOTDIR. */
+[[nodiscard]] int file_open_beneath(int dirfd, const char *path, int flags, mode_t mode, int *ret_fd,
+				    struct err *e);
+
+/* Opens path as a process whose root directory is dirfd would, following links inside it only (openat2
+ * RESOLVE_IN_ROOT): for the root file systems of images. Returns 0 and a descriptor that the caller owns, or a
+ * negative errno; there is no fallback where the kernel has no openat2(). */
+[[nodiscard]] int file_open_in_root(int dirfd, const char *path, int flags, int *ret_fd, struct err *e);
+
+/* Reads a whole file below dirfd (AT_FDCWD: an ordinary path, links followed) of at most size - 1 bytes into text,
+ * terminated, with the final newline cut. text is scratch on failure. Returns the length or a negative errno; -EFBIG
+ * when it is larger. */
+[[nodiscard]] ssize_t file_read_text(int dirfd, const char *path, char *text, size_t size, struct err *e);
+
+/* Writes all of n bytes, also over short writes and EINTR. Returns 0 or a negative errno. */
+[[nodiscard]] int file_write_all(int fd, const void *p, size_t n, struct err *e);
+
+/* Reads until n bytes or the end. Returns the count or a negative errno. */
+[[nodiscard]] ssize_t file_read_all(int fd, void *p, size_t n, struct err *e);
+
+/* Writes text to an existing file in one write(2), as /proc and /sys want it (nothing is truncated). dirfd as for
+ * file_read_text(). Returns 0 or a negative errno. */
+[[nodiscard]] int file_put(int dirfd, const char *path, const char *text, struct err *e);
+
+/* Reads a file that holds one decimal number ("max" is UINT64_MAX). dirfd as for file_read_text(). Returns 0 or a
+ * negative errno. */
+[[nodiscard]] int file_read_u64(int dirfd, const char *path, uint64_t *ret, struct err *e);
+
+/* Replaces the file name (one component, else -EINVAL) in dirfd atomically: temporary file, fsync, rename, fsync of
+ * the directory. Returns 0 or a negative errno, the old content then still in place. */
+[[nodiscard]] int file_replace(int dirfd, const char *name, mode_t mode, const void *p, size_t n,
+			       struct err *e);
+
+/* Removes name (one component, else -EINVAL) in dirfd with everything in it, however deep, never following a link nor
+ * crossing into another file system or a mount. A name that is not there is fine. Goes on after an error and returns
+ * the first one met. */
+[[nodiscard]] int file_remove_tree(int dirfd, const char *name, struct err *e);
+
+/* Makes a directory and its missing parents (mode 0755 for parents, the given mode for the last). path is absolute.
+ * Returns 0 or a negative errno. */
+[[nodiscard]] int file_make_dirs(const char *path, mode_t mode, struct err *e);
+
+/* Makes an anonymous sealed file holding n bytes, positioned at 0; the way to hand bytes to another process.
+ * Returns 0 and a descriptor that the caller owns, or a negative errno. */
+[[nodiscard]] int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e);
+
+#endif

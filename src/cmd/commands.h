@@ -1,0 +1,16 @@
+/*
+ * The one table of commands. Each stands in its own file, cmd/<name>.c.
+ */
+#ifndef ERMITE_CMD_COMMANDS_H
+#define ERMITE_CMD_COMMANDS_H
+
+#include "cmd/command.h"
+#include "cmd/image.h"
+
+extern const struct command cmd_run;
+extern const struct command cmd_ps;
+
+/* The program itself; its subcommands are the table. */
+extern const struct command cmd_root;
+
+#endif

@@ -1,0 +1,169 @@
+#include "guest/init.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/scope.h"
+#include "guest/door.h"
+#include "guest/exec.h"
+#include "guest/paths.h"
+#include "guest/ready.h"
+#include "guest/self.h"
+
+/* What the steps hand on to each other. */
+struct init {
+	struct init_found found;
+	int notify; /* owned; -1: nobody will say that the system is up */
+	pid_t executor;
+};
+
+/* The name of an open file's last component, after links. */
+static void file_name(int fd, char name[static INIT_PATH_MAX])
+{
+	char link[64];
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, name, INIT_PATH_MAX - 1);
+	name[n < 0 ? 0 : n] = '\0';
+	const char *slash = strrchr(name, '/');
+	if (slash)
+		memmove(name, slash + 1, strlen(slash));
+}
+
+static bool is_program(int fd)
+{
+	struct stat st;
+	return fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & 0111);
+}
+
+struct init_found init_find(int root)
+{
+	static const char *const paths[] = {"/sbin/init", "/lib/systemd/systemd", "/usr/lib/systemd/systemd"};
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+		char name[INIT_PATH_MAX];
+		scoped_fd int fd = -1;
+		if (paths_open_root(root, paths[i], O_PATH, &fd, NULL) < 0 || !is_program(fd))
+			continue;
+		file_name(fd, name);
+		return (struct init_found){.path = paths[i], .is_systemd = strcmp(name, "systemd") == 0};
+	}
+	return (struct init_found){0};
+}
+
+static int knock(struct init *, struct err *e)
+{
+	return door_knock(e);
+}
+
+static int find(struct init *i, struct err *e)
+{
+	scoped_fd int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (root < 0)
+		return err_sys(e, "open /");
+	i->found = init_find(root);
+	return 0;
+}
+
+/* The socket exists before systemd starts, whatever the executor does meanwhile. */
+static int bind_notify(struct init *i, struct err *e)
+{
+	return i->found.is_systemd ? ready_bind(&i->notify, e) : 0;
+}
+
+static _Noreturn void become_executor(const struct init *i)
+{
+	struct err e = ERR_INIT;
+	scoped_fd int stream = -1;
+	(void)setsid();
+	int r = exec_connect(&stream, &e);
+	if (r == 0)
+		r = exec_serve(stream, i->notify, &e);
+	if (r < 0)
+		(void)dprintf(2, "ermite-runner: exec: %s\n", e.msg);
+	_exit(r < 0);
+}
+
+static int start_executor(struct init *i, struct err *e)
+{
+	i->executor = fork();
+	if (i->executor < 0)
+		return err_sys(e, "fork");
+	if (i->executor == 0)
+		become_executor(i);
+	fd_close(&i->notify);
+	return 0;
+}
+
+static int become_init(struct init *i, struct err *e)
+{
+	static char name[] = "/sbin/init";
+	static char notify[] = "NOTIFY_SOCKET=" READY_ADDRESS;
+	char container[64];
+	char command_line[256];
+	char *arguments[] = {name, NULL};
+	char *environment[4] = {container};
+	size_t n = 1;
+	if (!i->found.path)
+		return 0;
+	/* systemd asks this variable what kind of machine it is on. */
+	const char *kind = getenv("container");
+	(void)snprintf(container, sizeof(container), "container=%.40s", kind ? kind : "lxc");
+	if (i->found.is_systemd)
+		environment[n++] = notify;
+	/* What stands for the kernel's command line there; the host says with it what its kernel's cannot. */
+	const char *line = getenv("SYSTEMD_PROC_CMDLINE");
+	if (line) {
+		(void)snprintf(command_line, sizeof(command_line), "SYSTEMD_PROC_CMDLINE=%.200s", line);
+		environment[n++] = command_line;
+	}
+	self_reset();
+	(void)execve(i->found.path, arguments, environment);
+	return err_sys(e, "execute %s", i->found.path);
+}
+
+int init_reap_until(int pid, struct err *e)
+{
+	for (;;) {
+		siginfo_t info = {0};
+		if (waitid(P_ALL, 0, &info, WEXITED) == 0) {
+			if (info.si_pid == pid)
+				return 0;
+		} else if (errno != EINTR) {
+			return err_sys(e, "wait for processes");
+		}
+	}
+}
+
+static int reap(struct init *i, struct err *e)
+{
+	return init_reap_until(i->executor, e);
+}
+
+int init_run(struct err *e)
+{
+	static const struct {
+		const char *name;
+		int (*run)(struct init *i, struct err *e);
+	} steps[] = {
+		{"wait at the door", knock},
+		{"look for an init", find},
+		{"listen for the system", bind_notify},
+		{"start the executor", start_executor},
+		{"become the init", become_init},
+		{"reap", reap},
+	};
+	struct init i = {.notify = -1};
+	if (close_range(3, ~0u, 0) < 0 || chdir("/") < 0)
+		return err_sys(e, "let go of descriptors and directory");
+	for (size_t n = 0; n < sizeof(steps) / sizeof(steps[0]); n++) {
+		int r = steps[n].run(&i, e);
+		if (r < 0)
+			return err_ctx(e, r, "%s", steps[n].name);
+	}
+	return 0;
+}

@@ -1,0 +1,76 @@
+/*
+ * What every isolation is to the keeper: a list of resources, and how to boot a sandbox, reach its executor and end it.
+ *
+ * One sandbox a process. The keeper calls prepare, makes the resources, calls boot, and from then on watches two
+ * descriptors: the door, where the first program inside knocks once before anything else runs there, and the one that
+ * tells that the sandbox is gone. Adding an isolation is a file with one of these structs and a row in isolation.c.
+ */
+#ifndef ERMITE_ISOLATION_ISOLATION_H
+#define ERMITE_ISOLATION_ISOLATION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "resource/resource.h"
+#include "spec/config.h"
+
+/* A live sandbox of one isolation; private to it. */
+struct isolated;
+
+/* What the keeper needs to know of a live sandbox. Descriptors stay the isolation's. */
+struct isolated_view {
+	int listen_fd;  /* where the executor will connect: handed to the conduit */
+	uid_t peer_uid; /* host id of the executor */
+	int door_fd;    /* readable when the first program inside knocks; -1 where there is no door */
+	int gone_fd;    /* readable when the sandbox has ended */
+	int weaker_fd;  /* readable when the sandbox goes on but lost something, told by weaker; -1 where there is none */
+	const char *weaker;
+	bool has_init;  /* the image brings an init of its own that says when it is up */
+};
+
+struct isolated_disk {
+	uint64_t used_bytes;
+	uint64_t free_bytes;
+	uint64_t size_bytes;
+	bool no_inodes; /* none is left */
+};
+
+struct isolation_ops {
+	enum isolation kind;
+	const struct resource *const *resources; /* NULL-ended, in the order of making */
+
+	/* Appends a sentence for each prerequisite that this host misses. Returns how many. */
+	unsigned (*missing)(const struct config *c, struct buf *reasons);
+
+	/* Starts what can start before the resources are there; its processes are named in the record. */
+	int (*prepare)(struct sandbox *s, struct isolated **ret, struct isolated_view *view, struct err *e);
+
+	/* Boots the sandbox from its resources. Returns when the boot is under way. */
+	int (*boot)(struct isolated *i, struct err *e);
+
+	/* Answers the knock at the door: puts the sandbox under its limits, then lets it go on. */
+	int (*admit)(struct isolated *i, struct err *e);
+
+	/* How the sandbox ended, in words, once gone_fd was readable: a failed start or an end of its own. */
+	void (*why_gone)(struct isolated *i, bool *ret_start_failed, struct buf *reason);
+
+	void (*disk)(struct isolated *i, struct isolated_disk *ret);
+
+	/* Ends the sandbox whatever state it is in and frees it: no process of it is left, nothing is mounted. keep_disk:
+	 * what was written must be on the scratch file. */
+	int (*end)(struct isolated *i, bool keep_disk, struct err *e);
+};
+
+/* The isolation of this kind, or NULL when this build has none (vm, container: not yet). */
+const struct isolation_ops *isolation_find(enum isolation kind);
+
+/* Chooses for a configuration: a named isolation must be there with all its prerequisites; auto takes the strongest.
+ * Appends to notes why stronger ones were passed over and what was chosen, a sentence a line. Returns 0 or -ENOTSUP
+ * with everything that is missing in the message. */
+[[nodiscard]] int isolation_select(const struct config *c, enum isolation *ret, struct buf *notes,
+				   struct err *e);
+
+#endif

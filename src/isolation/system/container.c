@@ -1,0 +1,215 @@
+#include "isolation/system/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/scope.h"
+#include "io/chan.h"
+#include "isolation/system/layout.h"
+#include "spec/libexec.h"
+
+enum { CONFIG_MAX = 65535, LOG_MAX = 65536, END_MS = 5000 };
+
+int container_prepare(struct container *c, const char *id, struct err *e)
+{
+	char path[CONFIG_PATH_MAX];
+	int ends[2] = {-1, -1};
+	int r = libexec_path("ermite-lxc", path, e);
+	if (r == 0)
+		r = chan_pair(ends, e);
+	if (r < 0)
+		return r;
+	c->channel = ends[0];
+	scoped_fd int far = ends[1];
+	const char *const arguments[] = {"ermite-lxc", id, NULL};
+	/* No PATH: as root liblxc writes the id maps itself, unless it finds newuidmap, which would want the range in
+	 * /etc/subuid. */
+	const char *const environment[] = {"PATH=/nonexistent", NULL};
+	const int fds[] = {-1, -1, STDERR_FILENO, far};
+	const struct child_plan plan = {.path = path,
+					.arguments = arguments,
+					.environment = environment,
+					.fds = fds,
+					.n_fds = 4,
+					.die_with_parent = true,
+					.new_session = true};
+	return child_start(&plan, &c->lxc, e);
+}
+
+static void item(struct buf *b, const char *key, const char *value)
+{
+	buf_str(b, key);
+	buf_add(b, "", 1);
+	buf_str(b, value);
+	buf_add(b, "", 1);
+}
+
+/* The same for every sandbox. */
+static const struct {
+	const char *key, *value;
+} fixed[] = {
+	{"lxc.rootfs.path", "dir:" RUN_ROOT},
+	{"lxc.rootfs.mount", RUN_MOUNT},
+	{"lxc.init.cmd", "/opt/ermite/ermite-runner init"},
+	{"lxc.net.0.type", "empty"},
+	/* The control groups are entered at the door and only then made a namespace, by the guest program. */
+	{"lxc.namespace.keep", "cgroup"},
+	/* systemd since 256 wants to be asked before it runs on v1 hierarchies; elsewhere this says nothing. */
+	{"lxc.environment", "SYSTEMD_PROC_CMDLINE=SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1"},
+	{"lxc.autodev", "1"},
+	{"lxc.pty.max", "1024"},
+	{"lxc.tty.max", "0"},
+	{"lxc.console.path", "none"},
+	{"lxc.mount.auto", "proc:mixed sys:mixed"},
+	/* Nested runtimes mount a proc and a sysfs of their own, which the kernel allows only where one without
+	 * anything on top is to be seen already. */
+	{"lxc.mount.entry", "proc dev/.lxc/proc proc create=dir,optional 0 0"},
+	{"lxc.mount.entry", "sys dev/.lxc/sys sysfs create=dir,optional 0 0"},
+	/* Mounted already, so systemd leaves it alone and the job's directory below stays in place. */
+	{"lxc.mount.entry", "tmpfs run tmpfs nosuid,nodev,mode=755,size=20%,create=dir 0 0"},
+	{"lxc.mount.entry", RUN_JOB " run/ermite none bind,ro,nosuid,nodev,noexec,create=dir 0 0"},
+	{"lxc.mount.entry", RUN_GUEST " opt/ermite none bind,ro,nosuid,nodev,create=dir 0 0"},
+	{"lxc.mount.entry", RUN_SCRATCH "/docker var/lib/docker none bind,create=dir 0 0"},
+	{"lxc.mount.entry", RUN_SCRATCH "/containerd var/lib/containerd none bind,create=dir 0 0"},
+	{"lxc.mount.entry", RUN_SCRATCH "/containers var/lib/containers none bind,create=dir 0 0"},
+	{"lxc.mount.entry", RUN_SCRATCH "/data scratch none bind,create=dir 0 0"},
+	{"lxc.mount.entry", RUN_DEV "/fuse dev/fuse none bind,create=file 0 0"},
+	{"lxc.mount.entry", RUN_DEV "/tun dev/net/tun none bind,create=file 0 0"},
+	{"lxc.mount.entry", "/sys/fs/fuse/connections sys/fs/fuse/connections none bind,optional 0 0"},
+	/* What Docker masks, on the proc and sysfs that everybody sees. */
+	{"lxc.mount.entry", "/dev/null proc/kcore none bind,optional 0 0"},
+	{"lxc.mount.entry", "/dev/null proc/keys none bind,optional 0 0"},
+	{"lxc.mount.entry", "/dev/null proc/latency_stats none bind,optional 0 0"},
+	{"lxc.mount.entry", "/dev/null proc/timer_list none bind,optional 0 0"},
+	{"lxc.mount.entry", "/dev/null proc/sched_debug none bind,optional 0 0"},
+	{"lxc.mount.entry", "/dev/null proc/interrupts none bind,optional 0 0"},
+	{"lxc.mount.entry", "tmpfs proc/acpi tmpfs ro,nosuid,nodev,noexec,size=0k,optional 0 0"},
+	{"lxc.mount.entry", "tmpfs proc/scsi tmpfs ro,nosuid,nodev,noexec,size=0k,optional 0 0"},
+	{"lxc.mount.entry", "tmpfs sys/firmware tmpfs ro,nosuid,nodev,noexec,size=0k,optional 0 0"},
+	{"lxc.mount.entry",
+	 "tmpfs sys/devices/virtual/powercap tmpfs ro,nosuid,nodev,noexec,size=0k,optional 0 0"},
+};
+
+/* Where lxcfs shows the limits instead of the host's numbers. */
+static const char *const lxcfs_files[] = {
+	"proc/cpuinfo", "proc/diskstats", "proc/loadavg", "proc/meminfo",
+	"proc/stat",    "proc/swaps",     "proc/uptime",
+};
+
+static void add_seccomp(struct buf *b, struct err *e, int *r)
+{
+	char path[CONFIG_PATH_MAX];
+	if (*r == 0)
+		*r = libexec_path("system.seccomp", path, e);
+	if (*r == 0)
+		item(b, "lxc.seccomp.profile", path);
+}
+
+/* Our profile is loaded by whoever installs us; a host with AppArmor and without it is refused by the check. */
+static void add_apparmor(struct buf *b)
+{
+	char text[8];
+	if (file_read_text(AT_FDCWD, "/sys/module/apparmor/parameters/enabled", text, sizeof(text), NULL) >
+		    0 &&
+	    text[0] == 'Y')
+		item(b, "lxc.apparmor.profile", "ermite-system");
+}
+
+static int build_config(struct buf *b, const char *id, uid_t uid, bool lxcfs, const struct config *config,
+			struct err *e)
+{
+	char text[CONFIG_PATH_MAX + 64];
+	int r = 0;
+	for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
+		item(b, fixed[i].key, fixed[i].value);
+	item(b, "lxc.uts.name", id);
+	for (const char *kind = "ug"; *kind; kind++) {
+		(void)snprintf(text, sizeof(text), "%c 0 %u 65536", *kind, uid);
+		item(b, "lxc.idmap", text);
+	}
+	for (size_t i = 0; lxcfs && i < sizeof(lxcfs_files) / sizeof(lxcfs_files[0]); i++) {
+		(void)snprintf(text, sizeof(text), RUN_LXCFS "/%s %s none bind,optional 0 0", lxcfs_files[i],
+			       lxcfs_files[i]);
+		item(b, "lxc.mount.entry", text);
+	}
+	if (config->externals[0])
+		item(b, "lxc.mount.entry",
+		     RUN_EXTERNALS " opt/externals none bind,ro,nosuid,nodev,create=dir 0 0");
+	add_apparmor(b);
+	add_seccomp(b, e, &r);
+	return r < 0 ? r : buf_check(b);
+}
+
+int container_start(struct container *c, const char *id, uid_t uid, bool lxcfs, const struct config *config,
+		    struct err *e)
+{
+	scoped_buf struct buf b = BUF_INIT(CONFIG_MAX);
+	scoped_fd int fd = -1;
+	int r = build_config(&b, id, uid, lxcfs, config, e);
+	if (r == 0)
+		r = file_memfd("lxc-config", b.p, b.n, &fd, e);
+	if (r < 0)
+		return r;
+	const struct chan_message m = {.type = 1, .n_fds = 1, .fds = {fd}};
+	r = chan_send(c->channel, &m, e);
+	fd_close(&c->channel);
+	return r < 0 ? err_ctx(e, r, "ermite-lxc") : 0;
+}
+
+int container_knock(struct container *c, int door_fd, uid_t uid, int *ret_fd, pid_t *ret_pid, struct err *e)
+{
+	scoped_fd int fd = accept4(door_fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd < 0)
+		return err_sys(e, "open the door");
+	struct ucred peer;
+	socklen_t n = sizeof(peer);
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0)
+		return err_sys(e, "look who knocks");
+	if (peer.uid != uid || peer.pid <= 0)
+		return err_set(e, -EPERM, "host id %u knocked at the door of %u", peer.uid, uid);
+	/* It is blocked until we answer and its parent, liblxc, has not reaped it: the number is still its own. */
+	c->init_pidfd = pidfd_open(peer.pid, 0);
+	if (c->init_pidfd < 0)
+		return err_sys(e, "hold the container's init");
+	*ret_pid = peer.pid;
+	*ret_fd = fd_steal(&fd);
+	return 0;
+}
+
+void container_end(struct container *c)
+{
+	fd_close(&c->channel);
+	if (c->init_pidfd >= 0) {
+		(void)pidfd_send_signal(c->init_pidfd, SIGKILL, NULL, 0);
+		/* Readable only when everything in its pid namespace is gone. */
+		(void)poll(&(struct pollfd){.fd = c->init_pidfd, .events = POLLIN}, 1, END_MS);
+	}
+	/* liblxc has nothing to put back: no cgroup, no network device, no file outside its own mounts. Killing it
+	 * also kills an init that has not knocked yet. */
+	if (!c->ended)
+		child_kill(&c->lxc);
+	fd_close(&c->init_pidfd);
+}
+
+void container_log(struct buf *out)
+{
+	char text[LOG_MAX / 8];
+	scoped_fd int fd = open(RUN_LXC_LOG, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	ssize_t n = fd < 0 ? 0 : file_read_all(fd, text, sizeof(text) - 1, NULL);
+	if (n <= 0)
+		return;
+	text[n] = '\0';
+	/* "name date level file - place - message": the first line is the cause, what follows are its consequences. */
+	text[strcspn(text, "\n")] = '\0';
+	const char *message = strstr(text, " - ");
+	const char *rest = message ? strstr(message + 3, " - ") : NULL;
+	buf_str(out, rest ? rest + 3 : text);
+}

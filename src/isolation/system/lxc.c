@@ -1,0 +1,79 @@
+#include "isolation/system/lxc.h"
+
+#include <lxc/lxccontainer.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/scope.h"
+#include "io/chan.h"
+#include "isolation/system/layout.h"
+
+enum { CONFIG_MAX = 65536 };
+
+/* Waits for the configuration. Returns its length in *ret, or -1 when the keeper went away. */
+static ssize_t receive_config(char *text)
+{
+	struct chan_message m;
+	struct err e = ERR_INIT;
+	if (chan_receive(LXC_CHANNEL_FD, &m, &e) != 1)
+		return -1;
+	scoped_fd int fd = chan_take_fd(&m, 0);
+	chan_close_fds(&m);
+	return fd < 0 ? -1 : file_read_all(fd, text, CONFIG_MAX, &e);
+}
+
+/* liblxc finds no control groups: those are the keeper's. The mount is this process's own, made only now, when
+ * everything that the keeper mounts is there. */
+static int hide_cgroups(void)
+{
+	if (unshare(CLONE_NEWNS) < 0)
+		return -1;
+	return mount("ermite", "/sys/fs/cgroup", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC,
+		     "size=4k");
+}
+
+static bool configure(struct lxc_container *c, const char *text, size_t n)
+{
+	for (size_t at = 0; at < n;) {
+		const char *key = text + at;
+		at += strlen(key) + 1;
+		const char *value = text + at;
+		if (at >= n || !c->set_config_item(c, key, value)) {
+			(void)fprintf(stderr, "ermite-lxc: %s = %s is refused\n", key, value);
+			return false;
+		}
+		at += strlen(value) + 1;
+	}
+	return true;
+}
+
+static int start(struct lxc_container *c, const char *text, size_t n)
+{
+	/* Only a container that has a configuration takes the wish to stay in the foreground. */
+	if (!configure(c, text, n) || !c->want_daemonize(c, false))
+		return LXC_START_FAILED;
+	return c->start(c, 0, NULL) ? LXC_ENDED : LXC_START_FAILED;
+}
+
+int lxc_run(const char *id)
+{
+	struct lxc_log log = {
+		.name = id, .lxcpath = RUN_LXC, .file = RUN_LXC_LOG, .level = "ERROR", .quiet = true};
+	scoped_free char *text = malloc(CONFIG_MAX + 1);
+	struct lxc_container *c = text ? lxc_container_new(id, RUN_LXC) : NULL;
+	if (!c || lxc_log_init(&log) < 0)
+		return LXC_MISUSED;
+	ssize_t n = receive_config(text);
+	if (n <= 0 || hide_cgroups() < 0)
+		return LXC_MISUSED;
+	(void)close(LXC_CHANNEL_FD); /* nothing of ours may be inherited by the container */
+	text[n] = '\0';
+	int r = start(c, text, (size_t)n);
+	(void)lxc_container_put(c);
+	return r;
+}

@@ -1,0 +1,168 @@
+#include "isolation/system/rootfs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/scope.h"
+#include "isolation/system/layout.h"
+#include "sys/loopdev.h"
+#include "sys/mounts.h"
+#include "sys/userns.h"
+
+enum { RUN_KIB = 4096, IDS = 65536 };
+
+static const char *const run_dirs[] = {RUN_BASE, RUN_SCRATCH, RUN_ROOT, RUN_JOB,  RUN_GUEST,
+				       RUN_DEV,  RUN_LXCFS,   RUN_LXC,  RUN_MOUNT};
+
+/* Directories on the scratch file system, with the ids that they have inside. Docker, containerd and podman keep their
+ * layers here and not on the overlay, which could not carry another overlay. */
+static const struct {
+	const char *path;
+	mode_t mode;
+} scratch_dirs[] = {
+	{RUN_SCRATCH "/upper", 0755},      {RUN_SCRATCH "/work", 0755},       {RUN_SCRATCH "/docker", 0710},
+	{RUN_SCRATCH "/containerd", 0711}, {RUN_SCRATCH "/containers", 0755}, {RUN_SCRATCH "/data", 01777},
+	{RUN_SCRATCH "/upper/etc", 0755},
+};
+
+/* A directory with exactly this mode, whatever the umask. */
+static int make_dir(const char *path, mode_t mode, struct err *e)
+{
+	if (mkdir(path, mode) < 0 || chmod(path, mode) < 0)
+		return err_sys(e, "make %s", path);
+	return 0;
+}
+
+/* Our own nodes: a host's may have modes that shut out the ids of a sandbox. */
+static int make_device(const char *path, unsigned minor_number, struct err *e)
+{
+	if (mknod(path, S_IFCHR | 0666, makedev(10, minor_number)) < 0 || chmod(path, 0666) < 0)
+		return err_sys(e, "make %s", path);
+	return 0;
+}
+
+int rootfs_prepare_run(const char *guest_dir, struct err *e)
+{
+	int r = mount_own_namespace(e);
+	if (r == 0)
+		r = mount_tmpfs("/run", RUN_KIB, true, e);
+	for (size_t i = 0; r == 0 && i < sizeof(run_dirs) / sizeof(run_dirs[0]); i++)
+		r = make_dir(run_dirs[i], 0755, e);
+	if (r == 0)
+		r = make_device(RUN_DEV "/fuse", 229, e);
+	if (r == 0)
+		r = make_device(RUN_DEV "/tun", 200, e);
+	return r < 0 ? r : mount_bind(guest_dir, RUN_GUEST, true, e);
+}
+
+int rootfs_mount_base(const char *image_dir, struct err *e)
+{
+	char path[CONFIG_PATH_MAX + 16];
+	char device[LOOPDEV_PATH_MAX];
+	(void)snprintf(path, sizeof(path), "%s/base.ext4", image_dir);
+	scoped_fd int image = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (image < 0)
+		return err_sys(e, "open the image %s", path);
+	scoped_fd int loop = -1;
+	int r = loopdev_share(image, &loop, device, e);
+	return r < 0 ? r : mount_ext4(device, RUN_BASE, true, e);
+}
+
+/* Follows links as the image means them, never out of it. */
+static bool is_program(int base_fd, const char *path, char *ret_target, size_t size)
+{
+	struct stat st;
+	char link[64];
+	scoped_fd int fd = -1;
+	if (file_open_in_root(base_fd, path, O_PATH, &fd, NULL) < 0)
+		return false;
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !(st.st_mode & 0111))
+		return false;
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, ret_target, size - 1);
+	ret_target[n < 0 ? 0 : n] = '\0';
+	return true;
+}
+
+bool rootfs_has_init(bool *ret_systemd)
+{
+	static const char *const candidates[] = {"sbin/init", "lib/systemd/systemd"};
+	scoped_fd int base = open(RUN_BASE, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	*ret_systemd = false;
+	for (size_t i = 0; base >= 0 && i < sizeof(candidates) / sizeof(candidates[0]); i++) {
+		char target[256];
+		if (!is_program(base, candidates[i], target, sizeof(target)))
+			continue;
+		const char *name = strrchr(target, '/');
+		*ret_systemd = name && strcmp(name, "/systemd") == 0;
+		return true;
+	}
+	return false;
+}
+
+static int mount_scratch(const struct sandbox *s, dev_t *ret_disk, struct err *e)
+{
+	char device[LOOPDEV_PATH_MAX];
+	struct stat st;
+	scoped_fd int file = -1;
+	scoped_fd int loop = -1;
+	int r = scratch_open(s, &file, e);
+	if (r == 0)
+		r = loopdev_attach(file, false, &loop, device, e);
+	if (r < 0)
+		return r;
+	if (fstat(loop, &st) < 0)
+		return err_sys(e, "look at %s", device);
+	*ret_disk = st.st_rdev;
+	return mount_ext4(device, RUN_SCRATCH, false, e);
+}
+
+/* The name of the sandbox resolves, or sudo and many test suites stumble. */
+static int write_hosts(const char *id, struct err *e)
+{
+	char text[128];
+	int n = snprintf(text, sizeof(text),
+			 "127.0.0.1\tlocalhost\n127.0.1.1\t%s\n::1\tlocalhost ip6-localhost\n", id);
+	scoped_fd int fd =
+		open(RUN_SCRATCH "/upper/etc/hosts", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	if (fd < 0 || fchmod(fd, 0644) < 0)
+		return err_sys(e, "make /etc/hosts of the sandbox");
+	return file_write_all(fd, text, (size_t)n, e);
+}
+
+int rootfs_mount(const struct sandbox *s, uid_t uid, dev_t *ret_disk, struct err *e)
+{
+	scoped_fd int ids = -1;
+	int r = mount_scratch(s, ret_disk, e);
+	/* Made before the ids are mapped: root here is root inside, on disk and so in any later slot. */
+	for (size_t i = 0; r == 0 && i < sizeof(scratch_dirs) / sizeof(scratch_dirs[0]); i++)
+		r = make_dir(scratch_dirs[i].path, scratch_dirs[i].mode, e);
+	if (r == 0)
+		r = write_hosts(s->id, e);
+	if (r == 0)
+		r = userns_make(uid, IDS, &ids, e);
+	if (r == 0)
+		r = mount_idmap(RUN_BASE, ids, e);
+	if (r == 0)
+		r = mount_idmap(RUN_SCRATCH, ids, e);
+	return r < 0 ? r
+		     : mount_overlay(RUN_BASE, RUN_SCRATCH "/upper", RUN_SCRATCH "/work", RUN_ROOT, uid, e);
+}
+
+/* Deepest first. An idmapped mount covers the plain one, so two are under such a path. */
+void rootfs_unmount(bool keep_disk)
+{
+	static const char *const mounts[] = {RUN_LXCFS, RUN_ROOT, RUN_SCRATCH, RUN_SCRATCH,
+					     RUN_BASE,  RUN_BASE, RUN_GUEST};
+	if (!keep_disk)
+		mount_ext4_stop(RUN_SCRATCH);
+	for (size_t i = 0; i < sizeof(mounts) / sizeof(mounts[0]); i++)
+		(void)umount2(mounts[i], MNT_DETACH | UMOUNT_NOFOLLOW);
+}

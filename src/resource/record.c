@@ -1,0 +1,521 @@
+#include "resource/record.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/num.h"
+#include "base/scope.h"
+#include "sys/process.h"
+
+#define RECORD_FILE "record"
+#define RECORD_HEAD "ermite-record 1"
+
+enum { RECORD_FILE_MAX = 16384 };
+
+struct record {
+	int store_fd;
+	int dir_fd; /* holds the lock */
+	int file_fd;
+	struct record_info info;
+};
+
+int record_open_store(const char *state_dir, int *ret_fd, struct err *e)
+{
+	char path[CONFIG_PATH_MAX + 16];
+	int n = snprintf(path, sizeof(path), "%s/sandboxes", state_dir);
+	if (n < 0 || (size_t)n >= sizeof(path))
+		return err_set(e, -ENAMETOOLONG, "state directory %s", state_dir);
+	int r = file_make_dirs(state_dir, 0700, e);
+	if (r == 0)
+		r = file_make_dirs(path, 0700, e);
+	if (r < 0)
+		return r;
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return err_sys(e, "open %s", path);
+	*ret_fd = fd;
+	return 0;
+}
+
+static int lock(int fd, int how)
+{
+	int r = flock(fd, how);
+	while (r < 0 && errno == EINTR)
+		r = flock(fd, how);
+	return r < 0 ? -errno : 0;
+}
+
+/* --- reading ------------------------------------------------------------------------------------------------- */
+
+typedef bool line_fn(struct record_info *i, const char *value);
+
+static bool read_boot(struct record_info *i, const char *value)
+{
+	size_t n = strlen(value);
+	if (n + 1 != sizeof(i->boot_id))
+		return false;
+	memcpy(i->boot_id, value, n + 1);
+	return true;
+}
+
+static bool read_isolation(struct record_info *i, const char *value)
+{
+	for (enum isolation k = ISOLATION_VM; k <= ISOLATION_SYSTEM; k++) {
+		if (strcmp(value, isolation_name(k)) == 0) {
+			i->isolation = k;
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool read_slot(struct record_info *i, const char *value)
+{
+	uint64_t slot = 0;
+	if (num_parse(value, 0, SLOTS_MAX - 1, &slot) < 0)
+		return false;
+	i->slot = (uint32_t)slot;
+	return true;
+}
+
+static bool read_created(struct record_info *i, const char *value)
+{
+	return num_parse(value, 0, UINT64_MAX, &i->created_s) == 0;
+}
+
+static bool copy_name(char to[static RECORD_NAME_MAX], const char *from)
+{
+	size_t n = strlen(from);
+	if (n == 0 || n >= RECORD_NAME_MAX)
+		return false;
+	memcpy(to, from, n + 1);
+	return true;
+}
+
+/* "<name> <pid> <start time>" */
+static bool read_process_into(struct record_process *p, const char *value)
+{
+	char copy[RECORD_NAME_MAX + 48];
+	size_t n = strlen(value);
+	if (n >= sizeof(copy))
+		return false;
+	memcpy(copy, value, n + 1);
+	char *save = NULL;
+	const char *name = strtok_r(copy, " ", &save);
+	const char *pid_text = strtok_r(NULL, " ", &save);
+	const char *start_text = strtok_r(NULL, " ", &save);
+	uint64_t pid = 0;
+	if (!start_text || !copy_name(p->name, name) || num_parse(pid_text, 2, INT32_MAX, &pid) < 0)
+		return false;
+	p->pid = (pid_t)pid;
+	return num_parse(start_text, 0, UINT64_MAX, &p->start_time) == 0;
+}
+
+static bool read_keeper(struct record_info *i, const char *value)
+{
+	return read_process_into(&i->keeper, value);
+}
+
+static bool read_process(struct record_info *i, const char *value)
+{
+	return i->n_processes < RECORD_PROCESSES_MAX &&
+	       read_process_into(&i->processes[i->n_processes], value) && ++i->n_processes;
+}
+
+static bool read_resource(struct record_info *i, const char *value)
+{
+	return i->n_resources < RECORD_RESOURCES_MAX && copy_name(i->resources[i->n_resources], value) &&
+	       ++i->n_resources;
+}
+
+static bool read_state(struct record_info *i, const char *value)
+{
+	return copy_name(i->state, value);
+}
+
+/* Any text, for display: control bytes were replaced when it was written. */
+static bool read_job(struct record_info *i, const char *value)
+{
+	size_t n = strnlen(value, sizeof(i->job_id) - 1);
+	memcpy(i->job_id, value, n);
+	i->job_id[n] = '\0';
+	return true;
+}
+
+static const struct {
+	const char *key;
+	line_fn *read;
+} lines[] = {
+	{"boot ", read_boot},         {"isolation ", read_isolation}, {"slot ", read_slot},
+	{"created ", read_created},   {"keeper ", read_keeper},       {"process ", read_process},
+	{"resource ", read_resource}, {"state ", read_state},         {"job ", read_job},
+};
+
+static bool read_line(struct record_info *i, const char *line)
+{
+	for (size_t k = 0; k < sizeof(lines) / sizeof(lines[0]); k++) {
+		size_t n = strlen(lines[k].key);
+		if (strncmp(line, lines[k].key, n) == 0)
+			return lines[k].read(i, line + n);
+	}
+	return true; /* a later version's fact */
+}
+
+/* Whole lines only. True when the head, the boot and the slot are there. */
+static bool read_text(struct record_info *i, char *text)
+{
+	char *end = strrchr(text, '\n');
+	char *save = NULL;
+	if (!end)
+		return false;
+	*end = '\0';
+	const char *line = strtok_r(text, "\n", &save);
+	if (!line || strcmp(line, RECORD_HEAD) != 0)
+		return false;
+	bool has_slot = false;
+	for (line = strtok_r(NULL, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+		if (!read_line(i, line))
+			return false;
+		has_slot = has_slot || strncmp(line, "slot ", 5) == 0;
+	}
+	return has_slot && i->boot_id[0];
+}
+
+static void read_record(int dir_fd, const char *id, struct record_info *ret)
+{
+	*ret = (struct record_info){0};
+	memcpy(ret->id, id, ID_SIZE);
+	scoped_fd int fd = -1;
+	scoped_free char *text = malloc(RECORD_FILE_MAX + 1);
+	if (!text || file_open_beneath(dir_fd, RECORD_FILE, O_RDONLY, 0, &fd, NULL) < 0)
+		return;
+	ssize_t n = file_read_all(fd, text, RECORD_FILE_MAX, NULL);
+	if (n <= 0)
+		return;
+	text[n] = '\0';
+	ret->readable = read_text(ret, text);
+}
+
+/* --- the store ----------------------------------------------------------------------------------------------- */
+
+static void close_dir(DIR **d)
+{
+	if (*d)
+		(void)closedir(*d);
+}
+
+typedef int visit_fn(void *data, int store_fd, int dir_fd, const char *id, struct err *e);
+
+/* Calls fn for every directory of the store that has a valid id, with a descriptor that it may keep by dup. */
+static int visit(int store_fd, visit_fn *fn, void *data, struct err *e)
+{
+	scoped_fd int again = openat(store_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	__attribute__((cleanup(close_dir))) DIR *d = again < 0 ? NULL : fdopendir(again);
+	if (!d)
+		return err_sys(e, "read the store of sandboxes");
+	(void)fd_steal(&again);
+	for (struct dirent *entry = readdir(d); entry; entry = readdir(d)) {
+		if (!id_valid(entry->d_name))
+			continue;
+		scoped_fd int dir =
+			openat(store_fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (dir < 0)
+			continue; /* removed meanwhile, or no directory */
+		int r = fn(data, store_fd, dir, entry->d_name, e);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+struct listing {
+	struct record_info *infos;
+	size_t n, cap;
+};
+
+static int list_one(void *data, int, int dir_fd, const char *id, struct err *e)
+{
+	struct listing *l = data;
+	if (l->n == l->cap) {
+		size_t cap = l->cap ? 2 * l->cap : 8;
+		struct record_info *more = reallocarray(l->infos, cap, sizeof(*more));
+		if (!more)
+			return err_set(e, -ENOMEM, "list sandboxes: out of memory");
+		l->infos = more;
+		l->cap = cap;
+	}
+	struct record_info *i = &l->infos[l->n];
+	read_record(dir_fd, id, i);
+	i->held = lock(dir_fd, LOCK_SH | LOCK_NB) == -EWOULDBLOCK;
+	l->n++;
+	return 0;
+}
+
+static int by_slot(const void *a, const void *b)
+{
+	const struct record_info *x = a;
+	const struct record_info *y = b;
+	return (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+int record_list(int store_fd, struct record_info **ret, size_t *ret_n, struct err *e)
+{
+	struct listing l = {0};
+	/* A shared lock that we hold for a moment must not look like a keeper to one who allocates. */
+	int r = lock(store_fd, LOCK_EX);
+	if (r == 0)
+		r = visit(store_fd, list_one, &l, e);
+	(void)lock(store_fd, LOCK_UN);
+	if (r < 0) {
+		free(l.infos);
+		return r;
+	}
+	if (l.n > 0)
+		qsort(l.infos, l.n, sizeof(l.infos[0]), by_slot);
+	*ret = l.infos;
+	*ret_n = l.n;
+	return 0;
+}
+
+/* --- making -------------------------------------------------------------------------------------------------- */
+
+struct count {
+	struct slots slots;
+	uint32_t n;
+};
+
+static int count_one(void *data, int, int dir_fd, const char *id, struct err *)
+{
+	struct count *c = data;
+	struct record_info i;
+	read_record(dir_fd, id, &i);
+	if (i.readable)
+		slots_mark(&c->slots, i.slot);
+	c->n++;
+	return 0;
+}
+
+/* One line of display text, whatever the caller's text holds. */
+static void add_job(struct buf *b, const char *job)
+{
+	buf_str(b, "job ");
+	for (const char *p = job; *p; p++) {
+		char c = (unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p;
+		buf_add(b, &c, 1);
+	}
+	buf_str(b, "\n");
+}
+
+static int write_first(struct record *r, const struct sandbox_spec *spec, const char *const *resources,
+		       struct err *e)
+{
+	struct record_info *i = &r->info;
+	scoped_buf struct buf b = BUF_INIT(RECORD_FILE_MAX);
+	int code = process_boot_id(i->boot_id, e);
+	if (code == 0)
+		code = process_start_time(getpid(), &i->keeper.start_time, e);
+	if (code < 0)
+		return code;
+	i->keeper.pid = getpid();
+	i->created_s = clock_wall_s();
+	i->isolation = spec->config.isolation;
+	buf_fmt(&b, RECORD_HEAD "\nboot %s\nisolation %s\nslot %u\ncreated %llu\nkeeper keeper %d %llu\n",
+		i->boot_id, isolation_name(i->isolation), i->slot, (unsigned long long)i->created_s,
+		i->keeper.pid, (unsigned long long)i->keeper.start_time);
+	add_job(&b, spec->job_id);
+	for (; *resources; resources++) {
+		buf_fmt(&b, "resource %s\n", *resources);
+		if (!read_resource(i, *resources))
+			return err_set(e, -EINVAL, "resource name %s", *resources);
+	}
+	code = buf_check(&b);
+	if (code < 0)
+		return err_code(e, code, "write the record");
+	code = file_open_beneath(r->dir_fd, RECORD_FILE, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0600,
+				 &r->file_fd, e);
+	if (code == 0)
+		code = file_write_all(r->file_fd, b.p, b.n, e);
+	if (code < 0)
+		return code;
+	if (fdatasync(r->file_fd) < 0 || fsync(r->dir_fd) < 0 || fsync(r->store_fd) < 0)
+		return err_sys(e, "sync the record");
+	i->readable = true;
+	return 0;
+}
+
+static int make_locked(struct record *r, const struct sandbox_spec *spec, const char *const *resources,
+		       struct err *e)
+{
+	struct count c = {0};
+	int code = visit(r->store_fd, count_one, &c, e);
+	if (code < 0)
+		return code;
+	/* One whose record cannot be read keeps a place too, though nobody knows which. */
+	int slot = c.n >= spec->config.capacity ? -ENOSPC : slots_take(&c.slots, spec->config.capacity);
+	if (slot < 0)
+		return err_set(e, -ENOSPC,
+			       "no free slot: %u of %u sandboxes are there (ERMITE_RUNNER_CAPACITY)", c.n,
+			       spec->config.capacity);
+	r->info.slot = (uint32_t)slot;
+	code = id_make(r->info.id, e);
+	if (code < 0)
+		return code;
+	if (mkdirat(r->store_fd, r->info.id, 0700) < 0)
+		return err_sys(e, "make the directory of sandbox %s", r->info.id);
+	code = file_open_beneath(r->store_fd, r->info.id, O_RDONLY | O_DIRECTORY, 0, &r->dir_fd, e);
+	if (code == 0)
+		code = lock(r->dir_fd, LOCK_EX | LOCK_NB);
+	if (code == 0)
+		code = write_first(r, spec, resources, e);
+	if (code < 0)
+		(void)file_remove_tree(r->store_fd, r->info.id, NULL);
+	return code;
+}
+
+static struct record *record_new(int store_fd)
+{
+	struct record *r = calloc(1, sizeof(*r));
+	if (!r)
+		return NULL;
+	r->dir_fd = r->file_fd = -1;
+	r->store_fd = fcntl(store_fd, F_DUPFD_CLOEXEC, 3);
+	if (r->store_fd < 0) {
+		free(r);
+		return NULL;
+	}
+	return r;
+}
+
+int record_create(int store_fd, const struct sandbox_spec *spec, const char *const *resources,
+		  struct record **ret, struct err *e)
+{
+	struct record *r = record_new(store_fd);
+	if (!r)
+		return err_sys(e, "make a record");
+	int code = lock(store_fd, LOCK_EX);
+	if (code < 0)
+		code = err_code(e, code, "lock the store of sandboxes");
+	else
+		code = make_locked(r, spec, resources, e);
+	(void)lock(store_fd, LOCK_UN);
+	if (code < 0) {
+		record_free(r);
+		return code;
+	}
+	*ret = r;
+	return 0;
+}
+
+/* --- taking over --------------------------------------------------------------------------------------------- */
+
+struct orphans {
+	char ids[SLOTS_MAX][ID_SIZE];
+	size_t n;
+};
+
+static int find_orphan(void *data, int, int dir_fd, const char *id, struct err *)
+{
+	struct orphans *o = data;
+	if (o->n < SLOTS_MAX && lock(dir_fd, LOCK_EX | LOCK_NB) == 0)
+		memcpy(o->ids[o->n++], id, ID_SIZE);
+	return 0;
+}
+
+/* Locks a record for good if it is still without a keeper. Returns 0, or 1 when it is gone or held again. */
+static int take_over(int store_fd, const char *id, struct record **ret)
+{
+	struct record *r = record_new(store_fd);
+	if (!r)
+		return 1;
+	if (file_open_beneath(store_fd, id, O_RDONLY | O_DIRECTORY, 0, &r->dir_fd, NULL) < 0 ||
+	    lock(r->dir_fd, LOCK_EX | LOCK_NB) < 0) {
+		record_free(r);
+		return 1;
+	}
+	read_record(r->dir_fd, id, &r->info);
+	*ret = r;
+	return 0;
+}
+
+int record_for_orphans(int store_fd, record_orphan_fn *fn, void *data, struct err *e)
+{
+	scoped_free struct orphans *o = calloc(1, sizeof(*o));
+	if (!o)
+		return err_set(e, -ENOMEM, "look for orphans: out of memory");
+	int code = lock(store_fd, LOCK_EX);
+	if (code == 0)
+		code = visit(store_fd, find_orphan, o, e);
+	(void)lock(store_fd, LOCK_UN);
+	int stayed = 0;
+	for (size_t i = 0; code == 0 && i < o->n; i++) {
+		struct record *r = NULL;
+		if (take_over(store_fd, o->ids[i], &r) != 0)
+			continue;
+		if (fn(data, r, e) == 0 && record_remove(&r, e) == 0)
+			continue;
+		record_free(r);
+		stayed++;
+	}
+	return code < 0 ? code : stayed;
+}
+
+int record_add_process(struct record *r, const char *name, pid_t pid, struct err *e)
+{
+	uint64_t start = 0;
+	char line[RECORD_NAME_MAX + 64];
+	int code = process_start_time(pid, &start, e);
+	if (code < 0)
+		return code;
+	int n = snprintf(line, sizeof(line), "process %s %d %llu\n", name, pid, (unsigned long long)start);
+	if (n < 0 || (size_t)n >= sizeof(line))
+		return err_set(e, -EINVAL, "process name %s", name);
+	return file_write_all(r->file_fd, line, (size_t)n, e);
+}
+
+void record_set_state(struct record *r, const char *state)
+{
+	char line[RECORD_NAME_MAX + 16];
+	int n = snprintf(line, sizeof(line), "state %s\n", state);
+	if (n > 0 && (size_t)n < sizeof(line))
+		(void)file_write_all(r->file_fd, line, (size_t)n, NULL);
+}
+
+const struct record_info *record_info(const struct record *r)
+{
+	return &r->info;
+}
+
+int record_dir(const struct record *r)
+{
+	return r->dir_fd;
+}
+
+int record_remove(struct record **r, struct err *e)
+{
+	int code = file_remove_tree((*r)->store_fd, (*r)->info.id, e);
+	if (code < 0)
+		return code;
+	record_free(*r);
+	*r = NULL;
+	return 0;
+}
+
+void record_free(struct record *r)
+{
+	if (!r)
+		return;
+	fd_close(&r->file_fd);
+	fd_close(&r->dir_fd);
+	fd_close(&r->store_fd);
+	free(r);
+}

@@ -1,0 +1,52 @@
+/*
+ * Resources: everything that a sandbox needs on the host and that outlives a killed keeper.
+ *
+ * Each kind is one file with make, unmake and sweep. make() is called when the record, synced, names the kind already;
+ * unmake() accepts what never existed or is half there, and needs nothing but the record; sweep() removes what bears
+ * our mark and stands in no record. Starting walks a list of kinds forwards, ending walks the record backwards, after
+ * a crash just the same. Mounts, loop devices and unix sockets of a system sandbox are no resources: they stand in the
+ * keeper's own mount namespace and go with its last process.
+ */
+#ifndef ERMITE_RESOURCE_RESOURCE_H
+#define ERMITE_RESOURCE_RESOURCE_H
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "resource/record.h"
+#include "spec/job.h"
+
+/* What the resources of one sandbox are made for. Owned by the keeper; the pointers are borrowed. */
+struct sandbox {
+	const struct sandbox_spec *spec; /* NULL when an orphan is taken down */
+	struct record *record;
+	const char *id;
+	uint32_t slot;
+	int store_fd; /* <state>/sandboxes */
+};
+
+struct resource {
+	const char *name;
+	int (*make)(struct sandbox *s, struct err *e);
+	int (*unmake)(struct sandbox *s, struct err *e);
+	/* ids: zero-ended ids that stand in records, one after the other, n of them. NULL where nothing can be left. */
+	int (*sweep)(const char (*ids)[ID_SIZE], size_t n, struct err *e);
+};
+
+extern const struct resource resource_processes; /* the keeper's helpers, by pid and start time */
+extern const struct resource resource_cgroup;
+extern const struct resource resource_scratch; /* the file behind the writable layer */
+
+/* Makes the kinds of a NULL-ended list in order; on failure what was made stays for resources_unmake(). */
+[[nodiscard]] int resources_make(struct sandbox *s, const struct resource *const *list, struct err *e);
+
+/* Takes down what the record names, last first, all of it even when one fails. Returns 0 or the first error. */
+[[nodiscard]] int resources_unmake(struct sandbox *s, struct err *e);
+
+/* Takes down every record without a keeper and sweeps what has no record. What stays is a sentence each in left.
+ * Returns the number of records that stayed, or a negative errno. */
+[[nodiscard]] int resources_reap(int store_fd, struct buf *left, struct err *e);
+
+/* Opens the scratch file of a sandbox. Returns 0 and a descriptor. */
+[[nodiscard]] int scratch_open(const struct sandbox *s, int *ret_fd, struct err *e);
+
+#endif

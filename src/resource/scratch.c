@@ -1,0 +1,142 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/scope.h"
+#include "io/child.h"
+#include "resource/resource.h"
+
+#define SCRATCH_FILE "scratch.ext4"
+
+/* Formatting takes longer than all the rest of a start: each size is formatted once, into a sparse file in
+ * <state>/templates, and copied, which moves a few MiB at most. */
+static int format_template(int templates_fd, const char *name, uint64_t mib, struct err *e)
+{
+	char temporary[48];
+	char path[48];
+	(void)snprintf(temporary, sizeof(temporary), "%s.new", name);
+	scoped_fd int fd = -1;
+	int r = file_open_beneath(templates_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, 0600, &fd, e);
+	if (r < 0)
+		return r;
+	if (ftruncate(fd, (off_t)(mib << 20)) < 0)
+		return err_sys(e, "size the scratch template");
+	(void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", getpid(), fd);
+	/* No journal: what a crash leaves is deleted. No resize inode: it will never grow. Nothing of the inode tables
+	 * is written: a hole reads as zeros. */
+	const char *const arguments[] = {"mkfs.ext4",
+					 "-q",
+					 "-F",
+					 "-m",
+					 "0",
+					 "-O",
+					 "^has_journal,^resize_inode",
+					 "-E",
+					 "lazy_itable_init=1,nodiscard,root_owner=0:0",
+					 path,
+					 NULL};
+	r = child_run("/sbin/mkfs.ext4", arguments, STDERR_FILENO, e);
+	if (r < 0)
+		return r;
+	if (r > 0)
+		return err_set(e, -EIO, "mkfs.ext4 ended with status %d", r);
+	if (fsync(fd) < 0 || renameat(templates_fd, temporary, templates_fd, name) < 0)
+		return err_sys(e, "put the scratch template in place");
+	return 0;
+}
+
+static int open_templates(int store_fd, int *ret_fd, struct err *e)
+{
+	if (mkdirat(store_fd, "../templates", 0700) < 0 && errno != EEXIST)
+		return err_sys(e, "make the directory of templates");
+	/* The store is <state>/sandboxes, opened from the checked state directory, which only root can change. */
+	int fd = openat(store_fd, "../templates", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return err_sys(e, "open the directory of templates");
+	*ret_fd = fd;
+	return 0;
+}
+
+static int open_template(int store_fd, uint64_t mib, int *ret_fd, struct err *e)
+{
+	char name[40];
+	scoped_fd int templates = -1;
+	(void)snprintf(name, sizeof(name), "scratch-%llu.ext4", (unsigned long long)mib);
+	int r = open_templates(store_fd, &templates, e);
+	if (r < 0)
+		return r;
+	if (file_open_beneath(templates, name, O_RDONLY, 0, ret_fd, NULL) == 0)
+		return 0;
+	if (flock(templates, LOCK_EX) < 0)
+		return err_sys(e, "lock the templates");
+	if (faccessat(templates, name, F_OK, 0) < 0) {
+		r = format_template(templates, name, mib, e);
+		if (r < 0)
+			return r;
+	}
+	return file_open_beneath(templates, name, O_RDONLY, 0, ret_fd, e);
+}
+
+static int copy_range(int from, int to, off_t start, off_t end, struct err *e)
+{
+	off_t in = start;
+	off_t out = start;
+	while (in < end) {
+		ssize_t n = copy_file_range(from, &in, to, &out, (size_t)(end - in), 0);
+		if (n < 0)
+			return err_sys(e, "copy the scratch template");
+		if (n == 0)
+			return err_set(e, -EIO, "the scratch template is shorter than it was");
+	}
+	return 0;
+}
+
+/* A clone where the file system can, else a copy of the parts that hold data. */
+static int copy_sparse(int from, int to, struct err *e)
+{
+	if (ioctl(to, FICLONE, from) == 0)
+		return 0;
+	struct stat st;
+	if (fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
+		return err_sys(e, "size the scratch file");
+	for (off_t data = lseek(from, 0, SEEK_DATA); data >= 0;) {
+		off_t hole = lseek(from, data, SEEK_HOLE);
+		int r = copy_range(from, to, data, hole, e);
+		if (r < 0)
+			return r;
+		data = lseek(from, hole, SEEK_DATA);
+	}
+	return errno == ENXIO ? 0 : err_sys(e, "read the scratch template");
+}
+
+static int make(struct sandbox *s, struct err *e)
+{
+	scoped_fd int from = -1;
+	scoped_fd int to = -1;
+	int r = open_template(s->store_fd, s->spec->config.job_disk_mib, &from, e);
+	if (r == 0)
+		r = file_open_beneath(record_dir(s->record), SCRATCH_FILE, O_RDWR | O_CREAT | O_EXCL, 0600,
+				      &to, e);
+	return r < 0 ? r : copy_sparse(from, to, e);
+}
+
+static int unmake(struct sandbox *s, struct err *e)
+{
+	if (unlinkat(record_dir(s->record), SCRATCH_FILE, 0) < 0 && errno != ENOENT)
+		return err_sys(e, "remove the scratch file");
+	return 0;
+}
+
+int scratch_open(const struct sandbox *s, int *ret_fd, struct err *e)
+{
+	return file_open_beneath(record_dir(s->record), SCRATCH_FILE, O_RDWR, 0, ret_fd, e);
+}
+
+const struct resource resource_scratch = {.name = "scratch", .make = make, .unmake = unmake};

@@ -1,0 +1,42 @@
+/*
+ * Mounts, in a mount namespace of the caller's own: nothing made here is seen by the host or outlives the namespace.
+ *
+ * Paths lie in directories that only root can reach and that no sandbox can change, so they are plain strings.
+ */
+#ifndef ERMITE_SYS_MOUNTS_H
+#define ERMITE_SYS_MOUNTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/err.h"
+
+/* Gives this process a mount namespace of its own from which nothing propagates. */
+[[nodiscard]] int mount_own_namespace(struct err *e);
+
+/* Mounts a tmpfs of at most kib KiB with mode 0755, nosuid and noexec (devices: nodev too unless allowed). */
+[[nodiscard]] int mount_tmpfs(const char *target, uint32_t kib, bool devices, struct err *e);
+
+/* Mounts an ext4 file system, never guessing the type. Whatever the superblock says, an error makes it read-only and
+ * never panics. A read-only one is mounted without replaying anything; a writable one does without barriers (its
+ * content dies with the sandbox) and without zeroing inode tables in the background (the image file is sparse). */
+[[nodiscard]] int mount_ext4(const char *device, const char *target, bool read_only, struct err *e);
+
+/* Puts a clone of the mount at path over itself, with ids mapped by the user namespace: an owner x on disk is seen as
+ * the host id that x has there. */
+[[nodiscard]] int mount_idmap(const char *path, int userns_fd, struct err *e);
+
+/* Mounts an overlay at target. The process takes the file system ids uid and gid of mounter for the call, so that the
+ * overlay, which works with the ids of its mounter, can write through an idmapped upper layer; capabilities stay. */
+[[nodiscard]] int mount_overlay(const char *lower, const char *upper, const char *work, const char *target,
+				uid_t mounter, struct err *e);
+
+/* Binds source over target; read_only also for the bind only. */
+[[nodiscard]] int mount_bind(const char *source, const char *target, bool read_only, struct err *e);
+
+/* Stops an ext4 file system at once, dropping what was not written: for one whose image is deleted anyway, so that
+ * unmounting writes nothing. Best effort. */
+void mount_ext4_stop(const char *path);
+
+#endif

@@ -1,0 +1,15 @@
+/*
+ * A user namespace as a table of ids: made for its map only, nothing runs in it.
+ */
+#ifndef ERMITE_SYS_USERNS_H
+#define ERMITE_SYS_USERNS_H
+
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* Makes a user namespace that maps the ids 0..count-1 to first..first+count-1 of the host. Returns 0 and a descriptor
+ * of it that the caller owns. A map that holds host id 0 is refused. */
+[[nodiscard]] int userns_make(uint32_t first, uint32_t count, int *ret_fd, struct err *e);
+
+#endif
