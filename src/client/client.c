@@ -62,7 +62,10 @@ struct client {
 	struct pump *outputs[N_OUTPUTS];
 	bool broken[N_OUTPUTS]; /* nobody takes this output any more */
 
-	/* An output on its way out. */
+	/* A copy on its way in or out: what the copying process inside says, and the tree of an output. */
+	int words_pipe;
+	struct source *words_source;
+	char words[TEXT_MAX];
 	int tree_pipe;
 	struct source *tree_source;
 	struct files_receiver *receiver;
@@ -251,7 +254,7 @@ static bool is_created(const struct client *c)
 
 static bool is_copied_in(const struct client *c)
 {
-	return c->over || c->finished || c->cancelled;
+	return (c->over && !c->words_source) || c->finished || c->cancelled;
 }
 
 /* A cancelled job is waited for all the same: the keeper ends it within its deadline. */
@@ -262,7 +265,7 @@ static bool is_job_over(const struct client *c)
 
 static bool is_copied_out(const struct client *c)
 {
-	return (c->over && !c->tree_source) || c->finished || c->cancelled;
+	return (c->over && !c->words_source && !c->tree_source) || c->finished || c->cancelled;
 }
 
 static bool is_finished(const struct client *c)
@@ -327,6 +330,49 @@ static int send_secrets(const struct client *c, struct err *e)
 	return tell(c, &(struct chan_message){.type = MESSAGE_SECRETS, .n_fds = 1, .fds = {memfd}}, e);
 }
 
+/* Keeps the first line that the copying process inside says, and reads the rest so that it never has to wait. */
+static int on_words(void *data, int fd, uint32_t, struct err *)
+{
+	struct client *c = data;
+	ssize_t n = read(fd, c->bytes, sizeof(c->bytes));
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return 0;
+	if (n <= 0) {
+		loop_remove(&c->words_source);
+		loop_stop(c->loop);
+		c->words[strcspn(c->words, "\n")] = '\0';
+		return 0;
+	}
+	size_t have = strlen(c->words);
+	size_t room = sizeof(c->words) - 1 - have;
+	size_t kept = (size_t)n < room ? (size_t)n : room;
+	memcpy(c->words + have, c->bytes, kept);
+	c->words[have + kept] = '\0';
+	return 0;
+}
+
+/* Prepares to hear what a copying process says; the far end is the caller's. */
+static int open_words(struct client *c, int *ret_write, struct err *e)
+{
+	c->words[0] = '\0';
+	int r = make_pipe(&c->words_pipe, ret_write, e);
+	if (r == 0)
+		r = set_nonblocking(c->words_pipe, e);
+	return r < 0 ? r : loop_add_fd(c->loop, c->words_pipe, EPOLLIN, on_words, c, &c->words_source, e);
+}
+
+static void close_words(struct client *c)
+{
+	loop_remove(&c->words_source);
+	fd_close(&c->words_pipe);
+}
+
+/* Why a copy failed, in the words of whoever knows best. */
+static const char *copy_fault(const struct client *c, const char *otherwise)
+{
+	return c->failed[0] ? c->failed : c->words[0] ? c->words : otherwise;
+}
+
 /* Starts the copy inside, fed by the sender. */
 static int start_copy_in(struct client *c, struct files_sender *sender, struct err *e)
 {
@@ -334,9 +380,8 @@ static int start_copy_in(struct client *c, struct files_sender *sender, struct e
 	scoped_fd int tree_write = -1;
 	scoped_fd int words_write = -1;
 	int r = make_pipe(&tree_read, &tree_write, e);
-	/* A copy has nothing to say on its standard output, but every process has one. */
 	if (r == 0)
-		r = make_pipe(&c->tree_pipe, &words_write, e);
+		r = open_words(c, &words_write, e);
 	if (r == 0)
 		r = files_sender_start(sender, c->job->workspace, tree_write, warn, c, e);
 	if (r < 0)
@@ -348,7 +393,8 @@ static int start_copy_in(struct client *c, struct files_sender *sender, struct e
 				    .user = c->job->user,
 				    .workdir = CLIENT_WORK_DIR,
 				    .has_stdin = true};
-	struct chan_message m = {.a = START_HAS_STDIN, .n_fds = 3, .fds = {-1, tree_read, words_write}};
+	struct chan_message m = {
+		.a = START_HAS_STDIN, .n_fds = 4, .fds = {-1, tree_read, words_write, words_write}};
 	return start_inside(c, &put, &m, e);
 }
 
@@ -361,7 +407,7 @@ static int copy_in(struct client *c, struct err *e)
 	int r = start_copy_in(c, &sender, e);
 	if (r == 0)
 		r = wait_until(c, is_copied_in, e);
-	fd_close(&c->tree_pipe);
+	close_words(c);
 	int sent = r == 0 && c->over ? files_sender_wait(&sender, &why) : 0;
 	files_sender_kill(&sender);
 	if (r < 0 || !c->over || c->cancelled)
@@ -372,9 +418,7 @@ static int copy_in(struct client *c, struct err *e)
 		return 0;
 	char text[TEXT_MAX];
 	(void)snprintf(text, sizeof(text), "workspace: %.400s",
-		       is_sender      ? why.msg
-		       : c->failed[0] ? c->failed
-				      : "the copy inside was ended");
+		       is_sender ? why.msg : copy_fault(c, "the copy inside was ended"));
 	set_fault(c, text);
 	return 0;
 }
@@ -508,10 +552,13 @@ static int on_tree(void *data, int fd, uint32_t, struct err *)
 
 static int start_copy_out(struct client *c, const struct client_output *o, uint32_t id, struct err *e)
 {
-	scoped_fd int theirs = -1;
-	int r = make_pipe(&c->tree_pipe, &theirs, e);
+	scoped_fd int tree_write = -1;
+	scoped_fd int words_write = -1;
+	int r = make_pipe(&c->tree_pipe, &tree_write, e);
 	if (r == 0)
 		r = set_nonblocking(c->tree_pipe, e);
+	if (r == 0)
+		r = open_words(c, &words_write, e);
 	if (r < 0)
 		return r;
 	uint64_t bytes_max = c->job->spec->config.job_disk_mib << 20;
@@ -529,7 +576,7 @@ static int start_copy_out(struct client *c, const struct client_output *o, uint3
 				    .arguments = arguments,
 				    .user = "root",
 				    .workdir = c->job->workdir[0] ? c->job->workdir : CLIENT_WORK_DIR};
-	struct chan_message m = {.b = bytes_max, .n_fds = 2, .fds = {-1, theirs}};
+	struct chan_message m = {.b = bytes_max, .n_fds = 3, .fds = {-1, tree_write, words_write}};
 	return start_inside(c, &get, &m, e);
 }
 
@@ -538,9 +585,7 @@ static void judge_output(struct client *c, const struct client_output *o)
 {
 	if (c->over && c->status == 0 && c->tree_done && !c->tree_fault[0])
 		return;
-	const char *why = c->tree_fault[0] ? c->tree_fault
-			  : c->failed[0]   ? c->failed
-					   : "it did not come out whole";
+	const char *why = c->tree_fault[0] ? c->tree_fault : copy_fault(c, "it did not come out whole");
 	char text[TEXT_MAX];
 	(void)snprintf(text, sizeof(text), "output %.80s: %.400s", o->path, why);
 	if (!c->job_succeeded)
@@ -551,6 +596,15 @@ static void judge_output(struct client *c, const struct client_output *o)
 		set_fault(c, text);
 }
 
+static void end_copy_out(struct client *c)
+{
+	close_words(c);
+	loop_remove(&c->tree_source);
+	fd_close(&c->tree_pipe);
+	files_receiver_free(c->receiver);
+	c->receiver = NULL;
+}
+
 static int copy_out(struct client *c, struct err *e)
 {
 	int r = 0;
@@ -559,10 +613,7 @@ static int copy_out(struct client *c, struct err *e)
 		r = start_copy_out(c, o, ID_GET + (uint32_t)i, e);
 		if (r == 0)
 			r = wait_until(c, is_copied_out, e);
-		loop_remove(&c->tree_source);
-		files_receiver_free(c->receiver);
-		c->receiver = NULL;
-		fd_close(&c->tree_pipe);
+		end_copy_out(c);
 		if (r == 0 && !c->cancelled)
 			judge_output(c, o);
 	}
@@ -651,8 +702,7 @@ static void conclude(struct client *c, const char *keeper_end)
 static void done(struct client *c)
 {
 	end_job_streams(c);
-	files_receiver_free(c->receiver);
-	fd_close(&c->tree_pipe);
+	end_copy_out(c);
 	fd_close(&c->channel);
 	fd_close(&c->keeper.pidfd);
 	loop_free(c->loop);
@@ -674,7 +724,7 @@ int client_run(const struct client_job *job, struct job_result *ret, struct err 
 		return err_set(e, -ENOMEM, "out of memory");
 	c->job = job;
 	c->keeper = CHILD_INIT;
-	c->channel = c->stdin_pipe = c->tree_pipe = -1;
+	c->channel = c->stdin_pipe = c->words_pipe = c->tree_pipe = -1;
 	c->output_pipes[0] = c->output_pipes[1] = -1;
 	int r = prepare(c, e);
 	if (r == 0)

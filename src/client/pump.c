@@ -64,8 +64,10 @@ static int move_by_splice(struct pump *p)
 		return MOVED;
 	if (n == 0)
 		return AT_END;
+	/* Either end can have been the reason and have changed since: what can be written to now need not be watched,
+	 * and may not be a thing that can be. */
 	if (errno == EAGAIN)
-		return is_ready(p->from, POLLIN) ? WANTS_TO : WANTS_FROM;
+		return is_ready(p->to, POLLOUT) ? WANTS_FROM : WANTS_TO;
 	if (errno == EINVAL) {
 		/* A file opened for appending, or a device that cannot. Nothing was taken. */
 		p->way = WAY_COPY;

@@ -23,17 +23,14 @@ static int set_nonblocking(int fd, struct err *e)
 	return 0;
 }
 
-int sink_open(struct sink *s, struct loop *loop, int fd, struct mask_stream *mask, sink_moved_fn *moved,
-	      void *data, struct err *e)
+int sink_open(struct sink *s, int fd, struct mask_stream *mask, const struct sink_owner *owner, struct err *e)
 {
 	*s = (struct sink){
-		.loop = loop,
+		.owner = *owner,
 		.fd = fd,
 		.kept = QUEUE_INIT(KEPT_MAX),
 		.mask = mask,
 		.window = FRAME_WINDOW,
-		.moved = moved,
-		.data = data,
 	};
 	int r = fd < 0 ? 0 : set_nonblocking(fd, e);
 	if (r < 0)
@@ -77,14 +74,14 @@ static int sink_writable(void *data, int fd, uint32_t, struct err *e)
 				fd_close(&s->fd);
 		}
 	}
-	return s->moved(s->data, e);
+	return s->owner.moved(s->owner.data, e);
 }
 
 static int keep(struct sink *s, const uint8_t *p, size_t n, struct err *e)
 {
 	int r = queue_add(&s->kept, p, n, e);
 	if (r == 0 && !s->source)
-		r = loop_add_fd(s->loop, s->fd, EPOLLOUT, sink_writable, s, &s->source, e);
+		r = loop_add_fd(s->owner.loop, s->fd, EPOLLOUT, sink_writable, s, &s->source, e);
 	return r;
 }
 

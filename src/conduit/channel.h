@@ -19,8 +19,15 @@
 /* Called when bytes that were kept have gone, or the reader has. */
 typedef int sink_moved_fn(void *data, struct err *e);
 
-struct sink {
+/* Whom a sink belongs to. */
+struct sink_owner {
 	struct loop *loop;
+	sink_moved_fn *moved;
+	void *data;
+};
+
+struct sink {
+	struct sink_owner owner;
 	int fd;                /* owned; -1: closed, everything is thrown away */
 	struct source *source; /* while bytes are kept */
 	struct queue kept;
@@ -29,16 +36,14 @@ struct sink {
 	uint64_t relayed;         /* bytes that went into the pipe */
 	bool ended;               /* no more bytes will come */
 	int error;                /* met while the mask delivered bytes */
-	sink_moved_fn *moved;
-	void *data;
 };
 
 #define SINK_INIT ((struct sink){.fd = -1})
 
 /* Opens a sink. Takes fd, the write end of a pipe, which no longer blocks from then on, or -1: everything is thrown
  * away; and mask, which may be NULL. Returns 0 or a negative errno (both are then released). */
-[[nodiscard]] int sink_open(struct sink *s, struct loop *loop, int fd, struct mask_stream *mask,
-			    sink_moved_fn *moved, void *data, struct err *e);
+[[nodiscard]] int sink_open(struct sink *s, int fd, struct mask_stream *mask, const struct sink_owner *owner,
+			    struct err *e);
 
 /* Counts n bytes that the guest has sent against its window. Returns 0, or -EPROTO when it had no right to: the channel
  * has ended, or they exceed the window. */

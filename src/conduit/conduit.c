@@ -14,38 +14,11 @@
 #include "conduit/state.h"
 #include "guard/isolate.h"
 
-#define HELLO_MS 10000
-#define FRAME_MS 30000
-
 /* Connections by somebody else than the executor before we give up. */
 #define TRIES_MAX 64
 
 /* A process has three pipes; on top come the stream, timers, what a message brings. */
 #define FILES_MAX 320
-
-void conduit_config_init(struct conduit_config *c, uid_t uid, uid_t peer_uid)
-{
-	*c = (struct conduit_config){
-		.magic = CONDUIT_MAGIC,
-		.size = sizeof(*c),
-		.uid = uid,
-		.peer_uid = peer_uid,
-		.hello_ms = HELLO_MS,
-		.frame_ms = FRAME_MS,
-	};
-}
-
-int conduit_config_read(int fd, struct conduit_config *ret, struct err *e)
-{
-	struct conduit_config c = {0};
-	ssize_t n = file_read_all(fd, &c, sizeof(c), e);
-	if (n < 0)
-		return err_ctx(e, (int)n, "configuration");
-	if (n != (ssize_t)sizeof(c) || c.magic != CONDUIT_MAGIC || c.size != sizeof(c))
-		return err_set(e, -EINVAL, "configuration: it is not one of this build");
-	*ret = c;
-	return 0;
-}
 
 int conduit_isolate(const struct conduit_config *config, struct err *e)
 {
@@ -73,20 +46,36 @@ int conduit_isolate(const struct conduit_config *config, struct err *e)
 	return isolate_enter(&plan, e);
 }
 
+static int tell(struct conduit *c, struct chan_message *m, struct err *e)
+{
+	m->n_fds = 0;
+	int r = chan_send(c->channel, m, e);
+	return r < 0 ? err_ctx(e, r, "tell the keeper %s", message_name(m->type)) : 0;
+}
+
 int conduit_tell(struct conduit *c, enum message_type type, uint32_t id, uint64_t a, uint64_t b,
-		 const char *text, struct err *e)
+		 struct err *e)
 {
 	struct chan_message m;
 	m.type = (uint32_t)type;
 	m.id = id;
 	m.a = a;
 	m.b = b;
-	m.n_fds = 0;
-	m.n = text ? (uint32_t)strnlen(text, CHAN_DATA_MAX) : 0;
-	if (text)
-		memcpy(m.data, text, m.n);
-	int r = chan_send(c->channel, &m, e);
-	return r < 0 ? err_ctx(e, r, "tell the keeper %s", message_name(m.type)) : 0;
+	m.n = 0;
+	return tell(c, &m, e);
+}
+
+int conduit_tell_text(struct conduit *c, enum message_type type, uint32_t id, uint64_t a, const char *text,
+		      struct err *e)
+{
+	struct chan_message m;
+	m.type = (uint32_t)type;
+	m.id = id;
+	m.a = a;
+	m.b = 0;
+	m.n = (uint32_t)strnlen(text, CHAN_DATA_MAX);
+	memcpy(m.data, text, m.n);
+	return tell(c, &m, e);
 }
 
 int conduit_settle(struct conduit *c, struct err *e)
@@ -97,7 +86,7 @@ int conduit_settle(struct conduit *c, struct err *e)
 		if (c->processes[i].state != PROCESS_NONE)
 			return 0;
 	loop_stop(c->loop);
-	return conduit_tell(c, MESSAGE_CLOSED, 0, 0, 0, NULL, e);
+	return conduit_tell(c, MESSAGE_CLOSED, 0, 0, 0, e);
 }
 
 static int keeper_start(struct conduit *c, struct chan_message *m, struct err *e)
@@ -261,7 +250,7 @@ int conduit_run(const struct conduit_config *config, int channel, int listener, 
 	if (r == 0)
 		r = loop_run(c->loop, &why);
 	if (r < 0 && c->violated)
-		r = conduit_tell(c, MESSAGE_PROTOCOL, 0, 0, 0, why.msg, &why);
+		r = conduit_tell_text(c, MESSAGE_PROTOCOL, 0, 0, why.msg, &why);
 	conduit_free(c);
 	return r < 0 ? err_set(e, r, "%s", why.msg) : 0;
 }

@@ -84,18 +84,17 @@ static int tell_failed(struct process *p, struct err *e)
 	}
 	mask_stream_free(mask);
 	buf_plain(&plain, buf_text(&masked), masked.n);
-	return conduit_tell(c, MESSAGE_FAILED, p->id, p->status, 0, buf_text(&plain), e);
+	return conduit_tell_text(c, MESSAGE_FAILED, p->id, p->status, buf_text(&plain), e);
 }
 
 /* Tells the keeper how it ended, and frees its place. */
 static int finish(struct process *p, struct err *e)
 {
 	uint64_t relayed = p->sinks[0].relayed + p->sinks[1].relayed;
-	int r = conduit_tell(p->conduit, MESSAGE_COUNT, p->id, relayed, 0, NULL, e);
+	int r = conduit_tell(p->conduit, MESSAGE_COUNT, p->id, relayed, 0, e);
 	if (r == 0 && p->state == PROCESS_ENDED)
-		r = p->failed
-			    ? tell_failed(p, e)
-			    : conduit_tell(p->conduit, MESSAGE_EXITED, p->id, p->status, p->signal, NULL, e);
+		r = p->failed ? tell_failed(p, e)
+			      : conduit_tell(p->conduit, MESSAGE_EXITED, p->id, p->status, p->signal, e);
 	process_release(p);
 	return r;
 }
@@ -157,7 +156,8 @@ static int tree_too_big(struct process *p, const char *why, struct err *e)
 	p->status = STATUS_RUNNER;
 	(void)snprintf(p->text, sizeof(p->text), "%.*s", (int)sizeof(p->text) - 1, why);
 	sink_drop(&p->sinks[0]);
-	free(ptr_steal(&p->tree));
+	free(p->tree);
+	p->tree = NULL;
 	ermite_ToGuest *m = &p->conduit->to_guest;
 	m->which_message = ermite_ToGuest_signal_tag;
 	m->message.signal = (ermite_Signal){.id = p->id, .number = SIGKILL};
@@ -309,7 +309,8 @@ static int open_sink(struct process *p, size_t i, int *fd, struct err *e)
 	struct mask_stream *stream = mask ? mask_stream_new(mask) : NULL;
 	if (mask && !stream)
 		return err_set(e, -ENOMEM, "out of memory");
-	return sink_open(&p->sinks[i], p->conduit->loop, fd_steal(fd), stream, sink_moved, p, e);
+	const struct sink_owner owner = {.loop = p->conduit->loop, .moved = sink_moved, .data = p};
+	return sink_open(&p->sinks[i], fd_steal(fd), stream, &owner, e);
 }
 
 /* Fills a vacant place. Output is masked, except a tree of files, whose bytes are checked instead. */
@@ -380,5 +381,5 @@ int process_start(struct conduit *c, struct chan_message *m, struct err *e)
 	/* No room for it, and that is the guest's fault. */
 	if (r == -EPROTO)
 		return err_set(e, r, "%s", why.msg);
-	return conduit_tell(c, MESSAGE_FAILED, m->id, STATUS_RUNNER, 0, why.msg, e);
+	return conduit_tell_text(c, MESSAGE_FAILED, m->id, STATUS_RUNNER, why.msg, e);
 }

@@ -68,26 +68,23 @@ struct conduit {
 	const struct conduit_config *config;
 	struct loop *loop;
 	enum conduit_phase phase;
-	bool violated; /* the error that ends the loop is the guest's */
 
 	int channel; /* to the keeper; owned, as are the next two */
 	int listener;
-	int guest; /* the stream */
-	struct source *channel_source, *listener_source, *guest_source;
+	int guest;      /* the stream */
 	unsigned tries; /* connections refused so far */
+	struct source *channel_source, *listener_source, *guest_source, *hello_timer;
 
-	struct mask *mask;  /* NULL: nothing to mask */
+	bool violated;      /* the error that ends the loop is the guest's */
 	bool masking_fixed; /* secrets have come, or can no longer */
 	bool ready_told;
+	bool deaf;      /* the guest has closed its reading side */
+	bool congested; /* too much waits in out */
 
-	struct source *hello_timer;
 	struct deadline frame; /* a frame has begun and not ended */
 	struct deadline stall; /* bytes wait for the guest and it does not read */
-	bool deaf;             /* it has closed its reading side */
-
-	struct queue out; /* frames for the guest */
-	bool congested;   /* too many of them */
-
+	struct queue out;      /* frames for the guest */
+	struct mask *mask;     /* NULL: nothing to mask */
 	struct process processes[CONDUIT_PROCESSES];
 
 	/* Large, so they come last, and in zeroed memory that is touched only as far as it is used. */
@@ -97,9 +94,13 @@ struct conduit {
 	uint8_t received[FRAME_HEAD + FRAME_MAX];
 };
 
-/* conduit.c: sends the keeper a message without descriptors. text may be NULL. Returns 0 or a negative errno. */
+/* conduit.c: sends the keeper a message without descriptors and text. Returns 0 or a negative errno. */
 [[nodiscard]] int conduit_tell(struct conduit *c, enum message_type type, uint32_t id, uint64_t a, uint64_t b,
-			       const char *text, struct err *e);
+			       struct err *e);
+
+/* conduit.c: sends the keeper a message with text. Returns 0 or a negative errno. */
+[[nodiscard]] int conduit_tell_text(struct conduit *c, enum message_type type, uint32_t id, uint64_t a,
+				    const char *text, struct err *e);
 
 /* conduit.c: ends the loop once the stream has ended and all output is where it belongs. Returns 0 or a negative
  * errno. */

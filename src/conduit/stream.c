@@ -143,7 +143,7 @@ static int take_hello(struct conduit *c, struct process *, const ermite_ToHost *
 		return err_set(e, -EPROTO, "Hello: the guest program is another build than the host's");
 	loop_remove(&c->hello_timer);
 	c->phase = PHASE_OPEN;
-	return conduit_tell(c, MESSAGE_CONNECTED, 0, 0, 0, NULL, e);
+	return conduit_tell(c, MESSAGE_CONNECTED, 0, 0, 0, e);
 }
 
 static int take_ready(struct conduit *c, struct process *, const ermite_ToHost *, struct err *e)
@@ -151,13 +151,13 @@ static int take_ready(struct conduit *c, struct process *, const ermite_ToHost *
 	if (c->ready_told)
 		return err_set(e, -EPROTO, "SystemReady twice");
 	c->ready_told = true;
-	return conduit_tell(c, MESSAGE_SYSTEM_READY, 0, 0, 0, NULL, e);
+	return conduit_tell(c, MESSAGE_SYSTEM_READY, 0, 0, 0, e);
 }
 
 static int take_started(struct conduit *c, struct process *p, const ermite_ToHost *m, struct err *e)
 {
 	p->state = PROCESS_RUNNING;
-	return conduit_tell(c, MESSAGE_STARTED, p->id, m->message.started.pid, 0, NULL, e);
+	return conduit_tell(c, MESSAGE_STARTED, p->id, m->message.started.pid, 0, e);
 }
 
 static int take_data(struct conduit *, struct process *p, const ermite_ToHost *m, struct err *e)

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <sched.h>
 #include <seccomp.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -13,12 +12,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-uint64_t isolate_clone_flags(void)
-{
-	/* No user namespace: the uid is nobody else's already, and none can be made from within without clone(). */
-	return CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
-}
 
 /* An empty file system becomes the root and the old root goes. /proc serves as the place to mount it, since it is
  * there on every host; nothing of it is visible afterwards. */

@@ -7,8 +7,8 @@
 #include "base/err.h"
 
 /* Connects to the socket of the host beside the executor's, waits for its answer, and gives this process a cgroup
- * namespace whose root is where the host has put it. Where there is no such socket, nothing happens: then the sandbox
- * was born under its limits. Returns 0 or a negative errno. */
+ * namespace whose root is where the host has put it. Returns 1; 0 where there is no such socket and nothing happened:
+ * that sandbox was born under its limits; or a negative errno. */
 [[nodiscard]] int door_knock(struct err *e);
 
 #endif

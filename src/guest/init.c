@@ -12,6 +12,7 @@
 #include "base/scope.h"
 #include "guest/door.h"
 #include "guest/exec.h"
+#include "guest/filter.h"
 #include "guest/paths.h"
 #include "guest/ready.h"
 #include "guest/self.h"
@@ -57,7 +58,8 @@ struct init_found init_find(int root)
 
 static int knock(struct init *, struct err *e)
 {
-	return door_knock(e);
+	int r = door_knock(e);
+	return r <= 0 ? r : filter_load(FILTER_PATH, e);
 }
 
 static int find(struct init *i, struct err *e)

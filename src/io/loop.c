@@ -114,6 +114,8 @@ static int dispatch_fd(struct source *s, uint32_t events, struct err *e)
 	return s->on_fd(s->data, s->fd, events, e);
 }
 
+/* One parameter more than we like: a struct for them would have to be written at every call.
+ * NOLINTNEXTLINE(readability-function-size) */
 int loop_add_fd(struct loop *l, int fd, uint32_t events, loop_fd_fn *fn, void *data, struct source **ret,
 		struct err *e)
 {

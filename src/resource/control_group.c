@@ -1,10 +1,42 @@
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
 
 #include "resource/resource.h"
 #include "sys/cgroup.h"
+
+/* Says which store a group belongs to: the sandboxes of another state directory are none of ours. */
+#define MARK_NAME "trusted.ermite-runner"
+
+enum { MARK_MAX = 48 };
+
+static int make_mark(int store_fd, char mark[static MARK_MAX], struct err *e)
+{
+	struct stat st;
+	if (fstat(store_fd, &st) < 0)
+		return err_sys(e, "look at the store of sandboxes");
+	(void)snprintf(mark, MARK_MAX, "%llx:%llx", (unsigned long long)st.st_dev,
+		       (unsigned long long)st.st_ino);
+	return 0;
+}
+
+static int put_mark(const struct cgroup_host *host, const struct sandbox *s, struct err *e)
+{
+	char mark[MARK_MAX];
+	int r = make_mark(s->store_fd, mark, e);
+	for (unsigned i = 0; r == 0 && i < host->n; i++) {
+		char path[CGROUP_PATH_MAX + 16 + ID_SIZE];
+		(void)snprintf(path, sizeof(path), "%s/ermite-runner/%s", host->hierarchies[i].path, s->id);
+		if (setxattr(path, MARK_NAME, mark, strlen(mark), 0) < 0)
+			r = err_sys(e, "mark the cgroup %s", path);
+	}
+	return r;
+}
 
 static int make(struct sandbox *s, struct err *e)
 {
@@ -20,6 +52,8 @@ static int make(struct sandbox *s, struct err *e)
 	if (r == 0)
 		r = cgroup_make(&host, s->id, e);
 	if (r == 0)
+		r = put_mark(&host, s, e);
+	if (r == 0)
 		r = cgroup_limit(&host, s->id, &limits, e);
 	if (r == 0)
 		r = cgroup_delegate(&host, s->id, slot_uid_first(c->uid_base, s->slot), e);
@@ -33,42 +67,51 @@ static int unmake(struct sandbox *s, struct err *e)
 	return r < 0 ? r : cgroup_remove(&host, s->id, e);
 }
 
-static bool stands_in(const char (*ids)[ID_SIZE], size_t n, const char *id)
-{
-	for (size_t i = 0; i < n; i++)
-		if (strcmp(ids[i], id) == 0)
-			return true;
-	return false;
-}
-
 static void close_dir(DIR **d)
 {
 	if (*d)
 		(void)closedir(*d);
 }
 
-static int sweep_in(const struct cgroup_host *host, const char *mount, const char (*ids)[ID_SIZE], size_t n,
+/* A group of this store without a record. Records are made before groups and removed after them, and the group was
+ * found before its record is looked for here: one that is just starting has its record by now. */
+static bool is_left(const char *path, const char *id, int store_fd, const char *mark)
+{
+	char got[MARK_MAX] = "";
+	ssize_t n = getxattr(path, MARK_NAME, got, sizeof(got) - 1);
+	return n >= 0 && strcmp(got, mark) == 0 && faccessat(store_fd, id, F_OK, AT_SYMLINK_NOFOLLOW) < 0 &&
+	       errno == ENOENT;
+}
+
+static int sweep_in(const struct cgroup_host *host, const char *mount, int store_fd, const char *mark,
 		    struct err *e)
 {
 	char path[CGROUP_PATH_MAX + 16];
 	(void)snprintf(path, sizeof(path), "%s/ermite-runner", mount);
 	__attribute__((cleanup(close_dir))) DIR *d = opendir(path);
 	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
-		if (!id_valid(entry->d_name) || stands_in(ids, n, entry->d_name))
+		char id[ID_SIZE];
+		char group[CGROUP_PATH_MAX + 16 + ID_SIZE];
+		if (!id_valid(entry->d_name))
 			continue;
-		int r = cgroup_remove(host, entry->d_name, e);
+		memcpy(id, entry->d_name, ID_SIZE);
+		(void)snprintf(group, sizeof(group), "%s/%s", path, id);
+		int r = is_left(group, id, store_fd, mark) ? cgroup_remove(host, id, e) : 0;
 		if (r < 0)
 			return r;
 	}
 	return 0;
 }
 
-static int sweep(const char (*ids)[ID_SIZE], size_t n, struct err *e)
+static int sweep(int store_fd, struct err *e)
 {
 	struct cgroup_host host;
-	int r = cgroup_host_read(&host, e);
+	char mark[MARK_MAX];
+	int r = make_mark(store_fd, mark, e);
+	if (r == 0)
+		r = cgroup_host_read(&host, e);
 	for (unsigned i = 0; r == 0 && i < host.n; i++)
-		r = sweep_in(&host, host.hierarchies[i].path, ids, n, e);
+		r = sweep_in(&host, host.hierarchies[i].path, store_fd, mark, e);
 	return r;
 }
 

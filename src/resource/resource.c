@@ -70,18 +70,8 @@ static int take_down(void *data, struct record *record, struct err *)
 
 static int sweep(int store_fd, struct err *e)
 {
-	scoped_free struct record_info *infos = NULL;
-	size_t n = 0;
-	int r = record_list(store_fd, &infos, &n, e);
-	if (r < 0)
-		return r;
-	scoped_free char(*ids)[ID_SIZE] = calloc(n + 1, ID_SIZE);
-	if (!ids)
-		return err_set(e, -ENOMEM, "sweep: out of memory");
-	for (size_t i = 0; i < n; i++)
-		memcpy(ids[i], infos[i].id, ID_SIZE);
 	for (size_t i = 0; i < N_KINDS; i++) {
-		r = kinds[i]->sweep ? kinds[i]->sweep((const char(*)[ID_SIZE])ids, n, e) : 0;
+		int r = kinds[i]->sweep ? kinds[i]->sweep(store_fd, e) : 0;
 		if (r < 0)
 			return err_ctx(e, r, "sweep %s", kinds[i]->name);
 	}

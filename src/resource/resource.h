@@ -28,8 +28,8 @@ struct resource {
 	const char *name;
 	int (*make)(struct sandbox *s, struct err *e);
 	int (*unmake)(struct sandbox *s, struct err *e);
-	/* ids: zero-ended ids that stand in records, one after the other, n of them. NULL where nothing can be left. */
-	int (*sweep)(const char (*ids)[ID_SIZE], size_t n, struct err *e);
+	/* Removes what belongs to the store and stands in none of its records. NULL where nothing can be left. */
+	int (*sweep)(int store_fd, struct err *e);
 };
 
 extern const struct resource resource_processes; /* the keeper's helpers, by pid and start time */

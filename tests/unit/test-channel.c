@@ -47,7 +47,8 @@ static void setup(struct world *w, const char *secret)
 	if (secret)
 		assert_int_equal(mask_new(secret, strlen(secret) + 1, &w->mask, &ignored, &e), 0);
 	struct mask_stream *stream = secret ? mask_stream_new(w->mask) : NULL;
-	assert_int_equal(sink_open(&w->sink, w->loop, ends[1], stream, moved, w, &e), 0);
+	assert_int_equal(sink_open(&w->sink, ends[1], stream, &(struct sink_owner){w->loop, moved, w}, &e),
+			 0);
 	assert_true(fcntl(ends[1], F_GETFL) & O_NONBLOCK);
 }
 
@@ -181,7 +182,7 @@ static void test_no_pipe(void **)
 {
 	struct err e = ERR_INIT;
 	struct world w = {.reader = -1, .loop = loop_new()};
-	assert_int_equal(sink_open(&w.sink, w.loop, -1, NULL, moved, &w, &e), 0);
+	assert_int_equal(sink_open(&w.sink, -1, NULL, &(struct sink_owner){w.loop, moved, &w}, &e), 0);
 	assert_true(sink_is_done(&w.sink));
 	send_bytes(&w, "gone", 4);
 	assert_int_equal(w.sink.relayed, 0);

@@ -1,13 +1,19 @@
 #include "guest-host.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 #include "base/scope.h"
+#include "guest/filter.h"
 #include "guest/init.h"
 #include "guest/ready.h"
 
@@ -300,17 +306,52 @@ static void open_door(int door, int listener)
 	CHECK(write(guest, "", 1) == 1);
 }
 
+/* A filter that refuses acct() and nothing else, where the host attaches the real one. */
+static void attach_filter(void)
+{
+	const struct sock_filter program[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_acct, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	CHECK(mount("opt", "/opt", "tmpfs", 0, NULL) == 0);
+	CHECK(mkdir("/opt/ermite", 0755) == 0);
+	scoped_fd int fd = open(FILTER_PATH, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	CHECK(write(fd, program, sizeof(program)) == sizeof(program));
+}
+
+static void refuses_without_a_filter(void)
+{
+	struct err e = ERR_INIT;
+	int door = listen_at("/run/ermite/init.sock");
+	pid_t host = fork();
+	if (host == 0) {
+		scoped_fd int guest = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+		_exit(write(guest, "", 1) != 1);
+	}
+	CHECK(mount("opt", "/opt", "tmpfs", 0, NULL) == 0);
+	CHECK(init_run(&e) == -ENOENT);
+	CHECK(strcmp(e.msg, "wait at the door: open " FILTER_PATH ": No such file or directory") == 0);
+}
+
+static void does_not_go_on_without_a_filter(void **)
+{
+	as_first_process(refuses_without_a_filter);
+}
+
 /* Without an init of the image the program stays, says ready at once, and ends with the executor. */
 static void stay(void)
 {
 	int door = listen_at("/run/ermite/init.sock");
 	int listener = listen_at("/run/ermite/exec.sock");
+	attach_filter();
 	pid_t host = fork();
 	if (host == 0) {
 		open_door(door, listener);
 		struct host *h = host_accept(listener);
 		CHECK(is_ready(h, 1000));
-		struct call c = {.id = 1, .arguments = {"cat", "/proc/1/comm"}};
+		struct call c = {.id = 1, .arguments = {"grep", "^Seccomp:.2", "/proc/self/status"}};
 		struct outcome o;
 		host_run(h, &c, &o);
 		CHECK(o.status == 0 && o.n[1] > 0);
@@ -325,10 +366,12 @@ static void stays_without_an_init(void **)
 	as_first_process(stay);
 }
 
+/* The shell itself reads its masks: while it starts another program it blocks everything for a moment. */
 static const char script[] =
 	"#!/bin/sh\n"
 	"{ echo $0 $# $$; env; for i in 3 4 5 6 7 8 9; do [ -e /proc/1/fd/$i ] && echo fd $i; done\n"
-	"grep -E 'SigBlk|SigIgn' /proc/1/status; cat /proc/1/oom_score_adj; } >/run/seen\n"
+	"while read -r l; do case $l in SigBlk*|SigIgn*) echo \"$l\";; esac; done </proc/1/status; cat "
+	"/proc/1/oom_score_adj; } >/run/seen\n"
 	"mv /run/seen /run/told; read x </run/end; [ \"$x\" = good ]\n";
 
 static const char seen[] = "/sbin/init 0 1\ncontainer=lxc\nPWD=/\n"
@@ -392,6 +435,7 @@ int main(void)
 		cmocka_unit_test(reaps_orphans),
 		cmocka_unit_test(is_ready_when_init_says_so),
 		cmocka_unit_test(is_ready_when_docker_listens),
+		cmocka_unit_test(does_not_go_on_without_a_filter),
 		cmocka_unit_test(stays_without_an_init),
 		cmocka_unit_test(becomes_the_init),
 	};

@@ -41,7 +41,7 @@ static const struct isolate_plan plan = {
 	.files = 16,
 };
 
-/* Ends a child by the plain call: the library's _exit() does more under the address sanitizer than the filter allows. */
+/* Ends a child by the plain call: under the address sanitizer _exit() does more than the filter allows. */
 static void leave(int status)
 {
 	(void)syscall(SYS_exit_group, status);

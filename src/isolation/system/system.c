@@ -133,7 +133,11 @@ static int bind_externals(const char *externals, struct err *e)
 
 static int guest_directory(char path[static CONFIG_PATH_MAX], struct err *e)
 {
-	int r = libexec_path("guest/ermite-runner", path, e);
+	int r = libexec_path("guest/seccomp.bpf", path, e);
+	if (r == 0 && access(path, R_OK) < 0)
+		r = err_sys(e, "the system call filter %s", path);
+	if (r == 0)
+		r = libexec_path("guest/ermite-runner", path, e);
 	if (r == 0)
 		r = libexec_check_static(path, e);
 	if (r == 0)
@@ -174,13 +178,14 @@ static int prepare_steps(struct isolated *i, struct isolated_view *view, struct 
 	if (r < 0)
 		return r;
 	(void)rootfs_has_init(&systemd);
-	*view = (struct isolated_view){.listen_fd = i->listen_fd,
-				       .peer_uid = i->uid,
-				       .door_fd = i->door_fd,
-				       .gone_fd = i->container.lxc.pidfd,
-				       .weaker_fd = i->lxcfs.pidfd,
-				       .weaker = "lxcfs ended: free, uptime and /proc/meminfo inside no longer work",
-				       .has_init = systemd};
+	*view = (struct isolated_view){
+		.listen_fd = i->listen_fd,
+		.peer_uid = i->uid,
+		.door_fd = i->door_fd,
+		.gone_fd = i->container.lxc.pidfd,
+		.weaker_fd = i->lxcfs.pidfd,
+		.weaker = "lxcfs ended: free, uptime and /proc/meminfo inside no longer work",
+		.has_init = systemd};
 	return 0;
 }
 
