@@ -51,7 +51,7 @@ enum keeper_action {
 	ACTION_DIED,           /* reason sandbox_died, or the limit that explains it */
 	ACTION_PROTOCOL_ERROR,
 	ACTION_RUNNER_FAILED,
-	ACTION_NO_JOB, /* deleted before a job: reason cancelled */
+	ACTION_NO_JOB, /* deleted before a job: reason runner_failed, for the client gave up */
 };
 
 struct transition {

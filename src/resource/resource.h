@@ -46,7 +46,7 @@ extern const struct resource resource_scratch; /* the file behind the writable l
  * Returns the number of records that stayed, or a negative errno. */
 [[nodiscard]] int resources_reap(int store_fd, struct buf *left, struct err *e);
 
-/* Opens the scratch file of a sandbox. Returns 0 and a descriptor. */
+/* Opens the scratch file of a sandbox, in the mount namespace that the caller is in. Returns 0 and a descriptor. */
 [[nodiscard]] int scratch_open(const struct sandbox *s, int *ret_fd, struct err *e);
 
 #endif

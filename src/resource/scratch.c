@@ -12,6 +12,7 @@
 #include "base/scope.h"
 #include "io/child.h"
 #include "resource/resource.h"
+#include "sys/mounts.h"
 
 #define SCRATCH_FILE "scratch.ext4"
 
@@ -136,7 +137,9 @@ static int unmake(struct sandbox *s, struct err *e)
 
 int scratch_open(const struct sandbox *s, int *ret_fd, struct err *e)
 {
-	return file_open_beneath(record_dir(s->record), SCRATCH_FILE, O_RDWR, 0, ret_fd, e);
+	char directory[CONFIG_PATH_MAX + 32];
+	(void)snprintf(directory, sizeof(directory), "%s/sandboxes/%s", s->spec->config.state_dir, s->id);
+	return mount_open_unnamed(directory, SCRATCH_FILE, O_RDWR, ret_fd, e);
 }
 
 const struct resource resource_scratch = {.name = "scratch", .make = make, .unmake = unmake};

@@ -19,7 +19,6 @@ enum message_type {
 	MESSAGE_SECRETS, /* fds: memfd with zero-ended secrets; before the first START */
 	MESSAGE_CANCEL,  /* end the job: TERM, 10 s later KILL */
 	MESSAGE_DELETE,  /* take the sandbox down; answered by RESULT */
-	MESSAGE_PHASE,   /* a: enum phase that begins now, as the client sees it */
 
 	/* conduit to keeper; STARTED, EXITED and FAILED go on to the client as they are */
 	MESSAGE_CONNECTED,    /* the executor is there and of the same build */

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/scope.h"
 
 /* From fs/ext4/ext4.h; not in the exported headers of Debian 12. */
@@ -114,6 +115,26 @@ int mount_bind(const char *source, const char *target, bool read_only, struct er
 	if (mount_setattr(AT_FDCWD, target, 0, &attributes, sizeof(attributes)) < 0)
 		return err_sys(e, "make %s read-only", target);
 	return 0;
+}
+
+int mount_program(const char *path, struct err *e)
+{
+	if (mount(path, path, NULL, MS_BIND, NULL) < 0)
+		return err_sys(e, "bind %s on itself", path);
+	struct mount_attr attributes = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
+					.attr_clr = MOUNT_ATTR_NOEXEC};
+	if (mount_setattr(AT_FDCWD, path, 0, &attributes, sizeof(attributes)) < 0)
+		return err_sys(e, "let programs in %s run", path);
+	return 0;
+}
+
+int mount_open_unnamed(const char *directory, const char *name, int flags, int *ret_fd, struct err *e)
+{
+	scoped_fd int tree = open_tree(AT_FDCWD, directory, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	if (tree < 0)
+		return err_sys(e, "clone the mount of %s", directory);
+	int r = file_open_beneath(tree, name, flags, 0, ret_fd, e);
+	return r < 0 ? err_ctx(e, r, "%s", directory) : 0;
 }
 
 void mount_ext4_stop(const char *path)

@@ -35,6 +35,15 @@
 /* Binds source over target; read_only also for the bind only. */
 [[nodiscard]] int mount_bind(const char *source, const char *target, bool read_only, struct err *e);
 
+/* Binds path over itself, read-only, as the one place of a noexec file system where programs can be run from. */
+[[nodiscard]] int mount_program(const char *path, struct err *e);
+
+/* Opens directory/name through a copy of the mount that is attached nowhere, so that the kernel knows the file as
+ * /name: the path of a loop device's file stands in /sys, which every sandbox reads. No component of name may be a
+ * link. Returns 0 and a descriptor that the caller owns, or a negative errno. */
+[[nodiscard]] int mount_open_unnamed(const char *directory, const char *name, int flags, int *ret_fd,
+				     struct err *e);
+
 /* Stops an ext4 file system at once, dropping what was not written: for one whose image is deleted anyway, so that
  * unmounting writes nothing. Best effort. */
 void mount_ext4_stop(const char *path);

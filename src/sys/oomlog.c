@@ -25,14 +25,19 @@ static bool usual(char c)
 	       strchr("_-.:+/", c);
 }
 
-/* "…oom-kill:constraint=…,oom_memcg=/ermite-runner/<id>,task_memcg=…,task=<name>,pid=…": what stands before the first
- * comma behind oom_memcg= is the kernel's; the sandbox can choose names further on, so the last task= counts. */
+/* "6,123,4567,-;oom-kill:constraint=…,cpuset=<name>,mems_allowed=0,oom_memcg=/ermite-runner/<id>,task_memcg=…,
+ * task=<name>,pid=…". A sandbox chooses the name of its cpuset group, which holds no slash, and what comes behind the
+ * comma that ends oom_memcg; so the first ",oom_memcg=/" is the kernel's, and the last task= is the process's. A
+ * sandbox can also make the kernel quote whole lines of its choice, but not at the beginning of a record. */
 bool oomlog_parse(const char *line, const char *id, char name[static OOMLOG_NAME_MAX])
 {
+	static const char begin[] = ";oom-kill:constraint=";
 	char group[64];
 	(void)snprintf(group, sizeof(group), ",oom_memcg=/ermite-runner/%s,", id);
-	const char *at = strstr(line, "oom-kill:");
-	const char *first = at ? strstr(at, ",oom_memcg=") : NULL;
+	const char *at = strchr(line, ';');
+	if (!at || strncmp(at, begin, strlen(begin)) != 0)
+		return false;
+	const char *first = strstr(at, ",oom_memcg=/");
 	if (!first || strncmp(first, group, strlen(group)) != 0)
 		return false;
 	const char *task = NULL;

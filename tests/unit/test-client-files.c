@@ -226,7 +226,7 @@ static void refuses(void **state)
 		  {TREE_LINK, "out/l", "d", 0777},
 		  {TREE_FILE, "out/l/x", "x", 0644}},
 		 4,
-		 "open host/l: Too many levels of symbolic links"},
+		 "open host/l: "},
 		{{{TREE_DIRECTORY, "out", NULL, 0755},
 		  {TREE_DIRECTORY, "out/d", NULL, 0755},
 		  {TREE_LINK, "out/l", "d", 0777},

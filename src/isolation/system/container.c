@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/scope.h"
 #include "io/chan.h"
+#include "isolation/system/apparmor.h"
 #include "isolation/system/layout.h"
 #include "spec/libexec.h"
 
@@ -85,7 +86,9 @@ static const struct {
 	{"lxc.mount.entry", RUN_SCRATCH "/data scratch none bind,create=dir 0 0"},
 	{"lxc.mount.entry", RUN_DEV "/fuse dev/fuse none bind,create=file 0 0"},
 	{"lxc.mount.entry", RUN_DEV "/tun dev/net/tun none bind,create=file 0 0"},
-	{"lxc.mount.entry", "/sys/fs/fuse/connections sys/fs/fuse/connections none bind,optional 0 0"},
+	/* systemd wants something there, and a user namespace cannot mount the real one; nobody needs its content. */
+	{"lxc.mount.entry",
+	 "tmpfs sys/fs/fuse/connections tmpfs ro,nosuid,nodev,noexec,size=0k,optional 0 0"},
 	/* What Docker masks, on the proc and sysfs that everybody sees. */
 	{"lxc.mount.entry", "/dev/null proc/kcore none bind,optional 0 0"},
 	{"lxc.mount.entry", "/dev/null proc/keys none bind,optional 0 0"},
@@ -106,16 +109,6 @@ static const char *const lxcfs_files[] = {
 	"proc/stat",    "proc/swaps",     "proc/uptime",
 };
 
-/* Our profile is loaded by whoever installs us; a host with AppArmor and without it is refused by the check. */
-static void add_apparmor(struct buf *b)
-{
-	char text[8];
-	if (file_read_text(AT_FDCWD, "/sys/module/apparmor/parameters/enabled", text, sizeof(text), NULL) >
-		    0 &&
-	    text[0] == 'Y')
-		item(b, "lxc.apparmor.profile", "ermite-system");
-}
-
 static int build_config(struct buf *b, const char *id, uid_t uid, bool lxcfs, const struct config *config)
 {
 	char text[128];
@@ -134,7 +127,8 @@ static int build_config(struct buf *b, const char *id, uid_t uid, bool lxcfs, co
 	if (config->externals[0])
 		item(b, "lxc.mount.entry",
 		     RUN_EXTERNALS " opt/externals none bind,ro,nosuid,nodev,create=dir 0 0");
-	add_apparmor(b);
+	if (apparmor_enabled())
+		item(b, "lxc.apparmor.profile", APPARMOR_PROFILE);
 	return buf_check(b);
 }
 

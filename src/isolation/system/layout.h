@@ -8,7 +8,7 @@
 #define RUN_SCRATCH   "/run/scratch"   /* the scratch file system, ids mapped */
 #define RUN_ROOT      "/run/root"      /* the overlay of the two */
 #define RUN_JOB       "/run/job"       /* bound at /run/ermite inside */
-#define RUN_GUEST     "/run/guest"     /* the guest program's directory, bound at /opt/ermite inside */
+#define RUN_GUEST     "/run/guest"     /* the guest program and its filter, bound at /opt/ermite inside */
 #define RUN_DEV       "/run/dev"       /* device nodes that are bound into the sandbox */
 #define RUN_EXTERNALS "/run/externals" /* bound at /opt/externals inside */
 #define RUN_LXCFS     "/run/lxcfs"

@@ -36,7 +36,7 @@ static int read_condition(char *text, struct line *l)
 	if (num_parse(first, 0, 5, &argument) < 0 || num_parse(second, 0, UINT32_MAX, &value) < 0)
 		return -EINVAL;
 	l->n_conditions = 1;
-	l->condition = SCMP_CMP((unsigned)argument, SCMP_CMP_EQ, value);
+	l->condition = (struct scmp_arg_cmp){.arg = (unsigned)argument, .op = SCMP_CMP_EQ, .datum_a = value};
 	return 0;
 }
 

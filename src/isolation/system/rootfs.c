@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@
 #include "sys/mounts.h"
 #include "sys/userns.h"
 
-enum { RUN_KIB = 4096, IDS = 65536 };
+enum { RUN_KIB = 8192, IDS = 65536 };
 
 static const char *const run_dirs[] = {RUN_BASE, RUN_SCRATCH, RUN_ROOT, RUN_JOB,  RUN_GUEST,
 				       RUN_DEV,  RUN_LXCFS,   RUN_LXC,  RUN_MOUNT};
@@ -48,6 +49,40 @@ static int make_device(const char *path, unsigned minor_number, struct err *e)
 	return 0;
 }
 
+static int copy_file(int from_dir, int to_dir, const char *name, mode_t mode, struct err *e)
+{
+	scoped_fd int from = -1;
+	scoped_fd int to = -1;
+	int r = file_open_beneath(from_dir, name, O_RDONLY, 0, &from, e);
+	if (r == 0)
+		r = file_open_beneath(to_dir, name, O_WRONLY | O_CREAT | O_EXCL, mode, &to, e);
+	if (r < 0)
+		return r;
+	if (fchmod(to, mode) < 0)
+		return err_sys(e, "make %s", name);
+	for (;;) {
+		ssize_t n = sendfile(to, from, NULL, 1 << 30);
+		if (n == 0)
+			return 0;
+		if (n < 0)
+			return err_sys(e, "copy %s", name);
+	}
+}
+
+/* Copied and not bound: a bind would show every sandbox a piece of the file system that the host lives on, its free
+ * space and its paths included. */
+static int copy_guest(const char *guest_dir, struct err *e)
+{
+	scoped_fd int from = open(guest_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	scoped_fd int to = open(RUN_GUEST, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (from < 0 || to < 0)
+		return err_sys(e, "open %s", from < 0 ? guest_dir : RUN_GUEST);
+	int r = copy_file(from, to, "ermite-runner", 0755, e);
+	if (r == 0)
+		r = copy_file(from, to, "seccomp.bpf", 0644, e);
+	return r < 0 ? r : mount_program(RUN_GUEST, e);
+}
+
 int rootfs_prepare_run(const char *guest_dir, struct err *e)
 {
 	int r = mount_own_namespace(e);
@@ -59,19 +94,17 @@ int rootfs_prepare_run(const char *guest_dir, struct err *e)
 		r = make_device(RUN_DEV "/fuse", 229, e);
 	if (r == 0)
 		r = make_device(RUN_DEV "/tun", 200, e);
-	return r < 0 ? r : mount_bind(guest_dir, RUN_GUEST, true, e);
+	return r < 0 ? r : copy_guest(guest_dir, e);
 }
 
 int rootfs_mount_base(const char *image_dir, struct err *e)
 {
-	char path[CONFIG_PATH_MAX + 16];
 	char device[LOOPDEV_PATH_MAX];
-	(void)snprintf(path, sizeof(path), "%s/base.ext4", image_dir);
-	scoped_fd int image = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	if (image < 0)
-		return err_sys(e, "open the image %s", path);
+	scoped_fd int image = -1;
 	scoped_fd int loop = -1;
-	int r = loopdev_share(image, &loop, device, e);
+	int r = mount_open_unnamed(image_dir, "base.ext4", O_RDONLY, &image, e);
+	if (r == 0)
+		r = loopdev_share(image, &loop, device, e);
 	return r < 0 ? r : mount_ext4(device, RUN_BASE, true, e);
 }
 
@@ -124,17 +157,25 @@ static int mount_scratch(const struct sandbox *s, dev_t *ret_disk, struct err *e
 	return mount_ext4(device, RUN_SCRATCH, false, e);
 }
 
-/* The name of the sandbox resolves, or sudo and many test suites stumble. */
-static int write_hosts(const char *id, struct err *e)
+static int write_etc(const char *path, const char *text, struct err *e)
 {
-	char text[128];
-	int n = snprintf(text, sizeof(text),
-			 "127.0.0.1\tlocalhost\n127.0.1.1\t%s\n::1\tlocalhost ip6-localhost\n", id);
-	scoped_fd int fd =
-		open(RUN_SCRATCH "/upper/etc/hosts", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	scoped_fd int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
 	if (fd < 0 || fchmod(fd, 0644) < 0)
-		return err_sys(e, "make /etc/hosts of the sandbox");
-	return file_write_all(fd, text, (size_t)n, e);
+		return err_sys(e, "make %s of the sandbox", path + strlen(RUN_SCRATCH "/upper"));
+	return file_write_all(fd, text, strlen(text), e);
+}
+
+/* The sandbox has its id for a name, whatever the image is called, and the name resolves: else sudo and many test
+ * suites stumble. */
+static int write_name(const char *id, struct err *e)
+{
+	char hosts[128];
+	char name[ID_SIZE + 1];
+	(void)snprintf(hosts, sizeof(hosts),
+		       "127.0.0.1\tlocalhost\n127.0.1.1\t%s\n::1\tlocalhost ip6-localhost\n", id);
+	(void)snprintf(name, sizeof(name), "%s\n", id);
+	int r = write_etc(RUN_SCRATCH "/upper/etc/hosts", hosts, e);
+	return r < 0 ? r : write_etc(RUN_SCRATCH "/upper/etc/hostname", name, e);
 }
 
 int rootfs_mount(const struct sandbox *s, uid_t uid, dev_t *ret_disk, struct err *e)
@@ -145,7 +186,7 @@ int rootfs_mount(const struct sandbox *s, uid_t uid, dev_t *ret_disk, struct err
 	for (size_t i = 0; r == 0 && i < sizeof(scratch_dirs) / sizeof(scratch_dirs[0]); i++)
 		r = make_dir(scratch_dirs[i].path, scratch_dirs[i].mode, e);
 	if (r == 0)
-		r = write_hosts(s->id, e);
+		r = write_name(s->id, e);
 	if (r == 0)
 		r = userns_make(uid, IDS, &ids, e);
 	if (r == 0)

@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/scope.h"
+#include "isolation/system/apparmor.h"
 #include "isolation/system/container.h"
 #include "isolation/system/layout.h"
 #include "isolation/system/lxc.h"
@@ -67,22 +68,6 @@ static unsigned missing_controllers(struct buf *reasons)
 	       miss(reasons, !(have & CGROUP_CPU), "no cpu cgroup controller");
 }
 
-static bool apparmor_profile_missing(void)
-{
-	char text[8];
-	if (file_read_text(AT_FDCWD, "/sys/module/apparmor/parameters/enabled", text, sizeof(text), NULL) <=
-		    0 ||
-	    text[0] != 'Y')
-		return false;
-	scoped_file FILE *f = fopen("/sys/kernel/security/apparmor/profiles", "re");
-	scoped_free char *line = NULL;
-	size_t size = 0;
-	while (f && getline(&line, &size, f) > 0)
-		if (strncmp(line, "ermite-system ", 14) == 0)
-			return false;
-	return true;
-}
-
 static unsigned missing(const struct config *c, struct buf *reasons)
 {
 	char path[CONFIG_PATH_MAX];
@@ -95,9 +80,8 @@ static unsigned missing(const struct config *c, struct buf *reasons)
 	n += miss(reasons, file_missing("/dev/loop-control"), "there are no loop devices (modprobe loop)");
 	n += miss(reasons, file_missing("/dev/fuse"), "there is no /dev/fuse (modprobe fuse)");
 	n += miss(reasons, !lxcfs_program(), "lxcfs is not installed (apt install lxcfs)");
-	n += miss(reasons, apparmor_profile_missing(),
-		  "the AppArmor profile ermite-system is not loaded (apparmor_parser -r "
-		  "/etc/apparmor.d/ermite-system)");
+	n += miss(reasons, apparmor_enabled() && !apparmor_parser(),
+		  "apparmor_parser is not installed (apt install apparmor)");
 	n += missing_controllers(reasons);
 	n += miss(reasons, libexec_path("ermite-lxc", path, &e) < 0, e.msg);
 	config_image_dir(c, path);
@@ -161,7 +145,9 @@ static int prepare_steps(struct isolated *i, struct isolated_view *view, struct 
 	char guest[CONFIG_PATH_MAX];
 	char image[CONFIG_PATH_MAX];
 	bool systemd = false;
-	int r = guest_directory(guest, e);
+	int r = apparmor_load(e);
+	if (r == 0)
+		r = guest_directory(guest, e);
 	if (r == 0)
 		r = rootfs_prepare_run(guest, e);
 	if (r == 0)
