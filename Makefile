@@ -36,7 +36,7 @@ check-full:
 # Measures against docker, lxc and socat, side by side; docs/performance.md shows a result.
 bench: image
 	@tools/deps check
-	@bench/run $(PROGRAM)
+	@bench/bench --build $(BUILD)
 
 # DESTDIR is honoured; another prefix is meson's: meson configure build -Dprefix=/usr
 install: build

@@ -59,6 +59,7 @@ struct files_target {
  * directory part are followed, the last component's is not. Returns 0 or a negative errno. */
 [[nodiscard]] int files_target_open(const char *path, struct files_target *ret, struct err *e);
 
+/* Closes the directory; it is empty again. */
 void files_target_done(struct files_target *t);
 
 struct files_receiver;

@@ -146,7 +146,7 @@ static int make_link(struct files_receiver *r, const char *below, struct err *e)
 
 static int skip(struct files_receiver *r, const char *, struct err *)
 {
-	warn_of(r, "it is a device, a socket, a FIFO or a link that leads out");
+	warn_of(r, "it is a device, a socket, a FIFO, a link that leads out, or too deep");
 	return 0;
 }
 

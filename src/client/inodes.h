@@ -26,6 +26,7 @@ void inodes_done(struct inodes *set);
 /* Returns 0, -EEXIST when it is there already, or -ENOMEM. */
 [[nodiscard]] int inodes_add(struct inodes *set, dev_t dev, ino_t ino);
 
+/* True when it is there. */
 bool inodes_has(const struct inodes *set, dev_t dev, ino_t ino);
 
 #endif

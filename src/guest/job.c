@@ -144,10 +144,18 @@ static _Noreturn void finish(int status, const struct err *e)
 	_exit(status);
 }
 
+/* As the process is then: what the one who runs may enter. */
+static void choose_workdir(struct way *w)
+{
+	if (!w->workdir[0])
+		w->workdir = paths_default(&w->user);
+}
+
 static _Noreturn void run_put(struct way *w)
 {
 	struct err e = ERR_INIT;
 	int directory;
+	choose_workdir(w);
 	check_workdir(w, paths_make(w->workdir, &w->user, &e), &e);
 	check_workdir(w, paths_open(AT_FDCWD, w->workdir, O_PATH | O_DIRECTORY, &directory, &e), &e);
 	check(w, user_become(&w->user, &e), &e);
@@ -161,6 +169,7 @@ static _Noreturn void run_get(struct way *w)
 	size_t at = 0;
 	char **arguments = take_strings(w, w->job->start->argument_count, 0, &at);
 	int directory;
+	choose_workdir(w);
 	if (!arguments[0])
 		job_fail(w->report, STATUS_RUNNER, "no path");
 	check_workdir(w, paths_open(AT_FDCWD, w->workdir, O_PATH | O_DIRECTORY, &directory, &e), &e);
@@ -174,6 +183,7 @@ static _Noreturn void run_run(struct way *w)
 	struct err e = ERR_INIT;
 	give_streams(&w->user);
 	check(w, user_become(&w->user, &e), &e);
+	choose_workdir(w);
 	check_workdir(w, paths_enter(w->workdir, &e), &e);
 	run_command(w);
 }
@@ -186,7 +196,7 @@ void job_run(const struct job *job, int report)
 	check(&w, etc < 0 ? err_sys(&e, "open /etc") : 0, &e);
 	check(&w, user_find(etc, job->start->user, &w.user, &e), &e);
 	(void)close(etc);
-	w.workdir = job->start->workdir[0] ? job->start->workdir : paths_default(&w.user);
+	w.workdir = job->start->workdir;
 	switch (job->start->kind) {
 	case ermite_Kind_RUN:
 		run_run(&w);

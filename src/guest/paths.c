@@ -69,17 +69,17 @@ int paths_make(const char *path, const struct user *u, struct err *e)
 	return make_one(part, u, e);
 }
 
-static bool is_directory(const char *path)
+static bool can_be_entered(const char *path)
 {
 	struct stat st;
-	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode) && access(path, X_OK) == 0;
 }
 
 const char *paths_default(const struct user *u)
 {
-	if (is_directory(WORK))
+	if (can_be_entered(WORK))
 		return WORK;
-	return is_directory(u->home) ? u->home : "/";
+	return can_be_entered(u->home) ? u->home : "/";
 }
 
 int paths_enter(const char *path, struct err *e)

@@ -21,8 +21,8 @@
  * or a negative errno. */
 [[nodiscard]] int paths_make(const char *path, const struct user *u, struct err *e);
 
-/* Where a process starts that was given no directory: /home/runner/work, else the home of u, else "/". The text is
- * borrowed from u or constant. */
+/* Where a process starts that was given no directory: the first that the caller may enter of /home/runner/work and
+ * the home of u, else "/". The text is borrowed from u or constant. */
 const char *paths_default(const struct user *u);
 
 /* Makes path the current directory and checks that the kernel can name it. Returns 0 or a negative errno. */

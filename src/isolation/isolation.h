@@ -26,7 +26,7 @@ struct isolated_view {
 	uid_t peer_uid; /* host id of the executor */
 	int door_fd;    /* readable when the first program inside knocks; -1 where there is no door */
 	int gone_fd;    /* readable when the sandbox has ended */
-	int weaker_fd;  /* readable when the sandbox goes on but lost something, told by weaker; -1 where there is none */
+	int weaker_fd;  /* readable when the sandbox goes on but lost something, told by weaker; -1: nothing to lose */
 	const char *weaker;
 	bool has_init;  /* the image brings an init of its own that says when it is up */
 };
@@ -59,8 +59,8 @@ struct isolation_ops {
 
 	void (*disk)(struct isolated *i, struct isolated_disk *ret);
 
-	/* Ends the sandbox whatever state it is in and frees it: no process of it is left, nothing is mounted. keep_disk:
-	 * what was written must be on the scratch file. */
+	/* Ends the sandbox whatever state it is in and frees it: no process of it is left, nothing is mounted.
+	 * keep_disk: what was written must be on the scratch file. */
 	int (*end)(struct isolated *i, bool keep_disk, struct err *e);
 };
 

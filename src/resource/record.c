@@ -347,8 +347,8 @@ static int write_first(struct record *r, const struct sandbox_spec *spec, const 
 		code = file_write_all(r->file_fd, b.p, b.n, e);
 	if (code < 0)
 		return code;
-	/* One sync: file systems with a journal write the new names with the new file. Should a power cut lose the record
-	 * all the same, the directory's name alone is enough to remove what is in it, and nothing else outlives that. */
+	/* One sync: file systems with a journal write the new names with the new file. Should a power cut lose the
+	 * record all the same, the directory's name is enough to remove what is in it; nothing else outlives that. */
 	if (fsync(r->file_fd) < 0)
 		return err_sys(e, "sync the record");
 	i->readable = true;

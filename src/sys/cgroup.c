@@ -3,12 +3,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -17,10 +19,11 @@
 #include "base/num.h"
 #include "base/scope.h"
 
-#define PARENT "ermite-runner"
-#define GUEST  "guest"
+#define PARENT     "ermite-runner"
+#define GUEST      "guest"
+#define OWNER_MARK "trusted.ermite-store"
 
-enum { PATH_SIZE = 512, REMOVE_DEADLINE_MS = 5000, WALK_MAX = 4096 };
+enum { PATH_SIZE = 512, REMOVE_DEADLINE_MS = 5000, WALK_MAX = 4096, MEMORY_SLACK = 65536, OWNER_MAX = 512 };
 
 /* One row a controller: its names in v1 and v2. In v2 cpuacct is part of cpu, devices and freezer are always there. */
 static const struct {
@@ -176,7 +179,24 @@ static int make_dir(const struct cgroup_hierarchy *h, const char *path, bool may
 	return r < 0 ? r : inherit_cpuset(path, "cpuset.mems", e);
 }
 
-static int make_in(const struct cgroup_hierarchy *h, const char *id, struct err *e)
+/* Several states may live on one host, and none of them may sweep away the groups of another. */
+static int mark(const char *path, const char *owner, struct err *e)
+{
+	if (setxattr(path, OWNER_MARK, owner, strlen(owner), 0) < 0)
+		return err_sys(e, "mark the cgroup %s", path);
+	return 0;
+}
+
+bool cgroup_is_owned(const struct cgroup_hierarchy *h, const char *id, const char *owner)
+{
+	char path[PATH_SIZE];
+	char text[OWNER_MAX];
+	group_path(path, h, id, NULL);
+	ssize_t n = getxattr(path, OWNER_MARK, text, sizeof(text));
+	return n >= 0 && (size_t)n == strlen(owner) && memcmp(text, owner, (size_t)n) == 0;
+}
+
+static int make_in(const struct cgroup_hierarchy *h, const char *id, const char *owner, struct err *e)
 {
 	char path[PATH_SIZE];
 	if (h->v2)
@@ -198,15 +218,15 @@ static int make_in(const struct cgroup_hierarchy *h, const char *id, struct err 
 			return r;
 		if (h->v2)
 			hand_down(h, own);
-		return 0;
+		return mark(own, owner, e);
 	}
 	return err_set(e, -EBUSY, "the cgroup %s keeps vanishing", path);
 }
 
-int cgroup_make(const struct cgroup_host *host, const char *id, struct err *e)
+int cgroup_make(const struct cgroup_host *host, const char *id, const char *owner, struct err *e)
 {
 	for (unsigned i = 0; i < host->n; i++) {
-		int r = make_in(&host->hierarchies[i], id, e);
+		int r = make_in(&host->hierarchies[i], id, owner, e);
 		if (r < 0)
 			return r;
 	}
@@ -430,29 +450,73 @@ static void close_dir(DIR **d)
 		(void)closedir(*d);
 }
 
-/* Calls fn for path and every group below it, deepest first, at most *budget of them: the sandbox makes as many as it
- * likes. */
-static void walk(const char *path, unsigned *budget, void (*fn)(void *data, const char *path), void *data)
+static bool is_group(const struct dirent *entry)
 {
-	__attribute__((cleanup(close_dir))) DIR *d = opendir(path);
-	for (struct dirent *entry = d ? readdir(d) : NULL; entry && *budget > 0; entry = readdir(d)) {
-		char below[PATH_SIZE];
-		if (entry->d_type != DT_DIR || entry->d_name[0] == '.')
-			continue;
-		if (snprintf(below, sizeof(below), "%s/%s", path, entry->d_name) >= (int)sizeof(below))
-			continue;
-		--*budget;
-		walk(below, budget, fn, data);
-	}
-	fn(data, path);
+	return entry->d_type == DT_DIR && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
 }
 
-/* v1 counts a kill in the victim's own group only. */
-static void add_oom_kills(void *data, const char *path)
+/* Adds up the numbers behind a key in this file of the group at path and of those below it, of at most *budget groups:
+ * the sandbox makes as many as it likes. */
+static uint64_t keyed_sum(const char *path, unsigned *budget, const char *file, const char *key)
 {
-	char file[PATH_SIZE + 32];
-	(void)snprintf(file, sizeof(file), "%s/memory.oom_control", path);
-	*(uint64_t *)data += keyed(file, "oom_kill");
+	char below[PATH_SIZE];
+	uint64_t sum = 0;
+	if (snprintf(below, sizeof(below), "%s/%s", path, file) < (int)sizeof(below))
+		sum = keyed(below, key);
+	__attribute__((cleanup(close_dir))) DIR *d = opendir(path);
+	for (struct dirent *entry = d ? readdir(d) : NULL; entry && *budget > 0; entry = readdir(d)) {
+		if (!is_group(entry) ||
+		    snprintf(below, sizeof(below), "%s/%s", path, entry->d_name) >= (int)sizeof(below))
+			continue;
+		--*budget;
+		sum += keyed_sum(below, budget, file, key);
+	}
+	return sum;
+}
+
+/* How often v1 met the sandbox's limit. Some kernels (6.18 is one) do not count it for the limit that includes swap,
+ * which is the same here and is met first; there a peak at the limit tells that it happened. */
+static uint64_t memory_fails_v1(const struct cgroup_hierarchy *h, const char *id, uint64_t peak)
+{
+	uint64_t counted = number_in(h, id, "memory.failcnt") + number_in(h, id, "memory.memsw.failcnt");
+	if (counted > 0 || peak == 0)
+		return counted;
+	return peak + MEMORY_SLACK >= number_in(h, id, "memory.limit_in_bytes");
+}
+
+static void memory_usage(const struct cgroup_hierarchy *h, const char *id, struct cgroup_usage *ret)
+{
+	char path[PATH_SIZE];
+	if (h->v2) {
+		ret->memory_peak_bytes = number_in(h, id, "memory.peak");
+		group_path(path, h, id, "memory.events");
+		ret->oom_kills = keyed(path, "oom_kill");
+		/* The file beside it counts the limits of nested containers too. */
+		group_path(path, h, id, "memory.events.local");
+		ret->memory_fails = keyed(path, "oom");
+		return;
+	}
+	/* v1 counts a kill in the victim's own group only. */
+	unsigned budget = WALK_MAX;
+	group_path(path, h, id, NULL);
+	ret->oom_kills = keyed_sum(path, &budget, "memory.oom_control", "oom_kill");
+	ret->memory_peak_bytes = number_in(h, id, "memory.max_usage_in_bytes");
+	ret->memory_fails = memory_fails_v1(h, id, ret->memory_peak_bytes);
+}
+
+/* Since Linux 6.11 v2 counts forks in the group whose limit refused them. Before, and in v1, they are counted where the
+ * forking process stands, whatever limit it was: they are the sandbox's if it ever had as many as it may. */
+static uint64_t pids_refused(const struct cgroup_hierarchy *h, const char *id)
+{
+	char path[PATH_SIZE];
+	unsigned budget = WALK_MAX;
+	group_path(path, h, id, "pids.events.local");
+	if (h->v2 && access(path, F_OK) == 0)
+		return keyed(path, "max");
+	if (has_file(h, id, "pids.peak") && number_in(h, id, "pids.peak") < number_in(h, id, "pids.max"))
+		return 0;
+	group_path(path, h, id, NULL);
+	return keyed_sum(path, &budget, "pids.events", "max");
 }
 
 void cgroup_usage(const struct cgroup_host *host, const char *id, struct cgroup_usage *ret)
@@ -460,74 +524,110 @@ void cgroup_usage(const struct cgroup_host *host, const char *id, struct cgroup_
 	const struct cgroup_hierarchy *memory = hierarchy_of(host, CGROUP_MEMORY);
 	const struct cgroup_hierarchy *cpu = hierarchy_of(host, CGROUP_CPUACCT);
 	const struct cgroup_hierarchy *pids = hierarchy_of(host, CGROUP_PIDS);
-	char path[PATH_SIZE];
 	*ret = (struct cgroup_usage){0};
-	if (memory && memory->v2) {
-		ret->memory_peak_bytes = number_in(memory, id, "memory.peak");
-		group_path(path, memory, id, "memory.events");
-		ret->oom_kills = keyed(path, "oom_kill");
-		ret->memory_fails = keyed(path, "oom");
-	} else if (memory) {
-		unsigned budget = WALK_MAX;
-		ret->memory_peak_bytes = number_in(memory, id, "memory.max_usage_in_bytes");
-		ret->memory_fails = number_in(memory, id, "memory.failcnt");
-		group_path(path, memory, id, NULL);
-		walk(path, &budget, add_oom_kills, &ret->oom_kills);
-	}
+	if (memory)
+		memory_usage(memory, id, ret);
 	if (cpu && cpu->v2) {
+		char path[PATH_SIZE];
 		group_path(path, cpu, id, "cpu.stat");
 		ret->cpu_ns = keyed(path, "usage_usec") * 1000;
 	} else if (cpu) {
 		ret->cpu_ns = number_in(cpu, id, "cpuacct.usage");
 	}
-	if (pids) {
-		group_path(path, pids, id, "pids.events");
-		ret->pids_refused = keyed(path, "max");
-	}
+	if (pids)
+		ret->pids_refused = pids_refused(pids, id);
 }
 
-/* Kills what a group holds. Its members cannot leave the sandbox's subtree, so a pid that is used again between the
- * read and the kill could only be hit if it had entered this very group; v2 has one call for all of it. */
-static void kill_in(void *data, const char *path)
+/* Kills what stands in a group itself. Returns true when there was something. Its members cannot leave the sandbox's
+ * subtree, so a pid that is used again between the read and the kill could only be hit if it had entered this very
+ * group. */
+static bool kill_members(int group)
 {
-	char file[PATH_SIZE + 32];
-	bool *ret_found = data;
-	(void)snprintf(file, sizeof(file), "%s/cgroup.kill", path);
-	(void)file_put(AT_FDCWD, file, "1", NULL);
-	(void)snprintf(file, sizeof(file), "%s/cgroup.procs", path);
-	scoped_file FILE *f = fopen(file, "re");
+	scoped_fd int fd = openat(group, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+	scoped_file FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
 	scoped_free char *line = NULL;
 	size_t size = 0;
+	bool found = false;
+	if (f)
+		(void)fd_steal(&fd);
 	for (ssize_t n = f ? getline(&line, &size, f) : -1; n > 0; n = getline(&line, &size, f)) {
 		uint64_t pid = 0;
 		line[n - 1] = '\0';
 		if (num_parse(line, 2, INT32_MAX, &pid) < 0)
 			continue;
-		*ret_found = true;
+		found = true;
 		(void)kill((pid_t)pid, SIGKILL);
 	}
+	return found;
 }
 
-static void remove_one(void *data, const char *path)
+/* Finds any group below one; name stays as it is when there is none. */
+static bool find_below(int group, char name[static NAME_MAX + 1])
 {
-	(void)data;
-	(void)rmdir(path);
+	scoped_fd int again = openat(group, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	__attribute__((cleanup(close_dir))) DIR *d = again < 0 ? NULL : fdopendir(again);
+	if (!d)
+		return false;
+	(void)fd_steal(&again);
+	for (struct dirent *entry = readdir(d); entry; entry = readdir(d)) {
+		if (!is_group(entry))
+			continue;
+		memcpy(name, entry->d_name, strlen(entry->d_name) + 1);
+		return true;
+	}
+	return false;
+}
+
+static void step(int *at, const char *name)
+{
+	int next = openat(*at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	fd_close(at);
+	*at = next;
+}
+
+/* Goes down to a group that has none below, kills what is in it, removes it, and so on until the top is alone and
+ * empty: then returns true. By descriptors, one at a time: a sandbox makes paths as long and chains as deep as it
+ * likes. */
+static bool prune(int top, uint64_t deadline_ms)
+{
+	char name[NAME_MAX + 1];
+	bool came_down = false;
+	unsigned depth = 0;
+	scoped_fd int at = openat(top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	while (at >= 0 && clock_boot_ms() < deadline_ms) {
+		if (find_below(at, name)) {
+			if (unlinkat(at, name, AT_REMOVEDIR) == 0)
+				continue;
+			step(&at, name);
+			came_down = true;
+			depth++;
+			continue;
+		}
+		if (kill_members(at))
+			return false;
+		if (depth == 0)
+			return true;
+		step(&at, "..");
+		/* Empty and still not to be removed: something in it is about to end. */
+		if (came_down && unlinkat(at, name, AT_REMOVEDIR) < 0)
+			return false;
+		came_down = false;
+		depth--;
+	}
+	return false;
 }
 
 /* True when the group is gone from the hierarchy. */
-static bool try_remove(const struct cgroup_hierarchy *h, const char *id)
+static bool try_remove(const struct cgroup_hierarchy *h, const char *id, uint64_t deadline_ms)
 {
 	char path[PATH_SIZE];
-	bool found = false;
-	unsigned budget = WALK_MAX;
 	group_path(path, h, id, NULL);
-	if (access(path, F_OK) < 0)
-		return true;
-	walk(path, &budget, kill_in, &found);
-	budget = WALK_MAX;
-	if (!found)
-		walk(path, &budget, remove_one, NULL);
-	return access(path, F_OK) < 0;
+	scoped_fd int top = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (top < 0)
+		return errno == ENOENT;
+	/* v2 has one call for all that is in it and below. */
+	(void)file_put(top, "cgroup.kill", "1", NULL);
+	return prune(top, deadline_ms) && rmdir(path) == 0;
 }
 
 int cgroup_remove(const struct cgroup_host *host, const char *id, struct err *e)
@@ -536,7 +636,7 @@ int cgroup_remove(const struct cgroup_host *host, const char *id, struct err *e)
 	for (unsigned pause_us = 200;; pause_us = pause_us < 10000 ? pause_us * 2 : pause_us) {
 		const char *left = NULL;
 		for (unsigned i = 0; i < host->n; i++)
-			if (!try_remove(&host->hierarchies[i], id))
+			if (!try_remove(&host->hierarchies[i], id, deadline))
 				left = host->hierarchies[i].path;
 		if (!left)
 			break;

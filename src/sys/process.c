@@ -36,8 +36,15 @@ int process_kill(pid_t pid, uint64_t start_time, uint64_t ms, struct err *e)
 	/* The descriptor first: from then on the number cannot come to mean another process. */
 	scoped_fd int fd = pidfd_open(pid, 0);
 	uint64_t now = 0;
-	if (fd < 0 || process_start_time(pid, &now, NULL) < 0 || now != start_time)
+	if (fd < 0)
+		return errno == EMFILE || errno == ENFILE || errno == ENOMEM
+			       ? err_sys(e, "hold process %d", pid)
+			       : 0;
+	int r = process_start_time(pid, &now, e);
+	if (r == -ENOENT || r == -ESRCH || (r == 0 && now != start_time))
 		return 0;
+	if (r < 0)
+		return r;
 	if (pidfd_send_signal(fd, SIGKILL, NULL, 0) < 0 && errno != ESRCH)
 		return err_sys(e, "kill process %d", pid);
 	struct pollfd ended = {.fd = fd, .events = POLLIN};

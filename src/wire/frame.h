@@ -44,8 +44,8 @@
 [[nodiscard]] ptrdiff_t frame_to_host_encode(const ermite_ToHost *m, uint8_t *p, size_t size);
 [[nodiscard]] ptrdiff_t frame_to_guest_encode(const ermite_ToGuest *m, uint8_t *p, size_t size);
 
-/* Writes what stands in front of the n bytes (1..FRAME_DATA_MAX) of a Data frame in either direction, the frame's length
- * included, so that the bytes need no copy. Returns the bytes used. The whole equals what the encoders write. */
+/* Writes what stands in front of the n bytes (1..FRAME_DATA_MAX) of a Data frame in either direction, the frame's
+ * length included, so that the bytes need no copy. Returns the bytes used. The whole equals what the encoders write. */
 size_t frame_data_head(uint32_t id, uint32_t channel, size_t n, uint8_t p[static FRAME_DATA_HEAD_MAX]);
 
 /* Walks n bytes of zero-ended strings: returns the one at *at (borrowed) and moves *at past its end; NULL at the end

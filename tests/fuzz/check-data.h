@@ -10,8 +10,8 @@
 #include "fuzz.h"
 #include "wire/frame.h"
 
-/* A message as received. decoded: what nanopb made of it, NULL when that is not Data; encoded: that as nanopb writes it,
- * with the frame's length. */
+/* A message as received. decoded: what nanopb made of it, NULL when that is not Data; encoded: that as nanopb writes
+ * it, with the frame's length. */
 static inline void check_data(const uint8_t *message, size_t message_n, const ermite_Data *decoded,
 			      const uint8_t *encoded, size_t encoded_n)
 {

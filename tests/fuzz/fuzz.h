@@ -1,6 +1,6 @@
 /*
- * What every fuzz target defines. libFuzzer calls it with bytes it makes up; main.c calls it with the files of a corpus,
- * which makes the target a unit test. A target aborts when something is wrong.
+ * What every fuzz target defines. libFuzzer calls it with bytes it makes up; main.c calls it with the files of a
+ * corpus, which makes the target a unit test. A target aborts when something is wrong.
  */
 #ifndef ERMITE_TESTS_FUZZ_H
 #define ERMITE_TESTS_FUZZ_H

@@ -257,6 +257,7 @@ class Runner:
 @pytest.fixture(scope="session")
 def one_runner():
     assert os.geteuid() == 0, "sandboxes need root"
+    assert PROGRAM.exists(), f"there is no {PROGRAM}: build first"
     assert (IMAGE / "base.ext4").exists(), f"there is no image at {IMAGE}: ermite-runner image build"
     state = pathlib.Path(f"/var/lib/ermite-test-{os.getpid()}")
     state.mkdir(mode=0o700)

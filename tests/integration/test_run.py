@@ -310,8 +310,15 @@ class Terminal:
     def wait(self):
         status = self.process.wait(60)
         assert termios.tcgetattr(self.theirs) == self.before, "the terminal was left raw"
-        os.close(self.theirs)
         return status
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.theirs)
+        self.output.all()
+        self.file.close()
 
 
 @pytest.fixture
@@ -324,11 +331,7 @@ def terminal(runner):
 
     yield make
     for t in opened:
-        if t.process.poll() is None:
-            t.process.kill()
-            t.wait()
-        t.output.all()
-        t.file.close()
+        t.close()
 
 
 def test_terminal(terminal):
@@ -341,7 +344,7 @@ def test_terminal(terminal):
 
 SHOW_SIZE = """
 import os, signal, sys
-signal.signal(signal.SIGWINCH, lambda *_: print(*os.get_terminal_size(), flush=True))
+signal.signal(signal.SIGWINCH, lambda *_: os.write(1, b"%d %d\\n" % os.get_terminal_size()))
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -378,7 +381,7 @@ def test_shell_with_job_control_in_the_terminal(terminal):
     t.type(b"kill %1; exit 5\r")
     t.type(b"exit 5\r")
     assert t.wait() == 5
-    assert b"no job control" not in t.output.all()
+    assert b"no job control" not in t.output.bytes
 
 
 def test_terminal_needs_a_terminal(runner):

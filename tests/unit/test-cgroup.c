@@ -29,7 +29,8 @@
 #include "spec/id.h"
 #include "sys/cgroup.h"
 
-#define MIB ((uint64_t)1 << 20)
+#define OWNER "test-cgroup"
+#define MIB   ((uint64_t)1 << 20)
 
 static char id[ID_SIZE];
 static struct cgroup_host host;
@@ -84,7 +85,7 @@ static const char *content(const struct cgroup_hierarchy *h, const char *file)
 static void make_group(void)
 {
 	struct err e = ERR_INIT;
-	if (cgroup_make(&host, id, &e) < 0 || cgroup_limit(&host, id, &limits, &e) < 0 ||
+	if (cgroup_make(&host, id, OWNER, &e) < 0 || cgroup_limit(&host, id, &limits, &e) < 0 ||
 	    cgroup_delegate(&host, id, 965536, &e) < 0)
 		fail_msg("%s", e.msg);
 }
@@ -174,9 +175,17 @@ static void test_limits_are_in_force(void **)
 static void test_make_twice(void **)
 {
 	struct err e = ERR_INIT;
-	assert_int_equal(cgroup_make(&host, id, &e), 0);
-	assert_int_equal(cgroup_make(&host, id, &e), -EEXIST);
+	assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
+	assert_int_equal(cgroup_make(&host, id, "other", &e), -EEXIST);
 	assert_non_null(strstr(e.msg, id));
+	for (unsigned i = 0; i < host.n; i++) {
+		const struct cgroup_hierarchy *h = &host.hierarchies[i];
+		assert_true(cgroup_is_owned(h, id, OWNER));
+		assert_false(cgroup_is_owned(h, id, "other"));
+		assert_false(cgroup_is_owned(h, id, OWNER "s"));
+		assert_false(cgroup_is_owned(h, id, ""));
+		assert_false(cgroup_is_owned(h, "er00000000", OWNER));
+	}
 }
 
 static void test_cpuset(void **)
@@ -191,7 +200,7 @@ static void test_cpuset(void **)
 		struct cgroup_limits one = limits;
 		char expected[16];
 		one.slot = slot;
-		assert_int_equal(cgroup_make(&host, id, &e), 0);
+		assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
 		assert_int_equal(cgroup_limit(&host, id, &one, &e), 0);
 		(void)snprintf(expected, sizeof(expected), "%ld", (long)slot % n);
 		assert_string_equal(content(cpuset, "cpuset.cpus"), expected);
@@ -205,7 +214,7 @@ static void test_cpuset(void **)
 	/* One as large as the host gets all. */
 	struct cgroup_limits all = limits;
 	all.cpus = (uint32_t)n;
-	assert_int_equal(cgroup_make(&host, id, &e), 0);
+	assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
 	assert_int_equal(cgroup_limit(&host, id, &all, &e), 0);
 	assert_string_not_equal(content(cpuset, cpuset->v2 ? "cpuset.cpus.effective" : "cpuset.cpus"), "0");
 }
@@ -281,7 +290,7 @@ static void test_remove_half(void **)
 	struct err e = ERR_INIT;
 	struct cgroup_host half = host;
 	half.n = (host.n + 1) / 2;
-	assert_int_equal(cgroup_make(&half, id, &e), 0);
+	assert_int_equal(cgroup_make(&half, id, OWNER, &e), 0);
 	assert_int_equal(cgroup_remove(&host, id, &e), 0);
 	for (unsigned k = 0; k < host.n; k++)
 		assert_int_equal(access(in_group(&host.hierarchies[k], ""), F_OK), -1);
@@ -323,6 +332,7 @@ static void test_remove_hostile(void **)
 		(void)snprintf(wide, sizeof(wide), "guest/wide%u", i);
 		assert_int_equal(mkdir(in_group(h, wide), 0755), 0);
 	}
+	assert_int_equal(mkdir(in_group(h, "guest/.hidden"), 0755), 0);
 	struct cgroup_usage usage;
 	cgroup_usage(&host, id, &usage);
 	if (cgroup_remove(&host, id, &e) < 0)
@@ -415,6 +425,32 @@ static void test_usage_of_nested_limits(void **)
 	assert_int_equal(usage.pids_refused, 0);
 }
 
+static void test_usage_of_nested_memory_limits(void **)
+{
+	const struct cgroup_hierarchy *h = with(CGROUP_MEMORY);
+	struct err e = ERR_INIT;
+	struct cgroup_usage usage;
+	make_group();
+	assert_int_equal(mkdir(in_group(h, "guest/nested"), 0755), 0);
+	assert_int_equal(file_put(AT_FDCWD,
+				  in_group(h, h->v2 ? "guest/nested/memory.max"
+						    : "guest/nested/memory.limit_in_bytes"),
+				  "8M", &e),
+			 0);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		int fd = open(in_group(h, "guest/nested/cgroup.procs"), O_WRONLY | O_CLOEXEC);
+		_exit(write(fd, "0", 1) == 1 ? use_much() : 1);
+	}
+	int status = 0;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	cgroup_usage(&host, id, &usage);
+	assert_int_equal(usage.oom_kills, 1);
+	assert_int_equal(usage.memory_fails, 0);
+}
+
 /* Each limit whose controller this host does not have is refused with a sentence that names it. */
 static void test_missing_controllers(void **)
 {
@@ -432,7 +468,7 @@ static void test_missing_controllers(void **)
 		struct cgroup_host less = host;
 		for (unsigned k = 0; k < less.n; k++)
 			less.hierarchies[k].controllers &= ~rows[i].controllers;
-		assert_int_equal(cgroup_make(&less, id, &e), 0);
+		assert_int_equal(cgroup_make(&less, id, OWNER, &e), 0);
 		assert_int_equal(cgroup_limit(&less, id, &limits, &e), -ENOTSUP);
 		assert_string_equal(e.msg, rows[i].message);
 		assert_int_equal(cgroup_remove(&host, id, &e), 0);
@@ -445,7 +481,7 @@ static void test_missing_controllers(void **)
 	if ((cgroup_controllers(&less) & (CGROUP_MEMORY | CGROUP_CPU | CGROUP_PIDS)) !=
 	    (CGROUP_MEMORY | CGROUP_CPU | CGROUP_PIDS))
 		return;
-	assert_int_equal(cgroup_make(&less, id, &e), 0);
+	assert_int_equal(cgroup_make(&less, id, OWNER, &e), 0);
 	assert_int_equal(cgroup_limit(&less, id, &limits, &e), -ENOTSUP);
 	assert_string_equal(e.msg,
 			    "the device limit cannot be enforced on this host: no devices cgroup controller");
@@ -455,7 +491,7 @@ static void test_disk_rate(void **)
 {
 	const struct cgroup_hierarchy *io = with(CGROUP_IO);
 	struct err e = ERR_INIT;
-	assert_int_equal(cgroup_make(&host, id, &e), 0);
+	assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
 	/* Off is always possible. */
 	assert_int_equal(cgroup_limit_disk(&host, id, makedev(7, 0), 0, 0, &e), 0);
 	if (io && io->v2)
@@ -521,7 +557,7 @@ static void test_devices_v2(void **)
 	if (!v2)
 		return;
 	struct cgroup_host only = {.n = 1, .hierarchies = {*v2}};
-	assert_int_equal(cgroup_make(&only, id, &e), 0);
+	assert_int_equal(cgroup_make(&only, id, OWNER, &e), 0);
 	assert_int_equal(cgroup_delegate(&only, id, 965536, &e), 0);
 	char path[PATH_MAX];
 	(void)snprintf(path, sizeof(path), "%s", in_group(v2, ""));
@@ -561,6 +597,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_remove_hostile, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_usage, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_usage_of_nested_limits, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_usage_of_nested_memory_limits, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_missing_controllers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_disk_rate, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_devices_of_the_group, setup, teardown),

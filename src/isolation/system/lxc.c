@@ -57,6 +57,9 @@ static int start(struct lxc_container *c, const char *text, size_t n)
 	/* Only a container that has a configuration takes the wish to stay in the foreground. */
 	if (!configure(c, text, n) || !c->want_daemonize(c, false))
 		return LXC_START_FAILED;
+	/* The container inherits the standard streams, and root inside can open whatever is behind them. */
+	if (dup2(STDIN_FILENO, STDERR_FILENO) < 0)
+		return LXC_START_FAILED;
 	return c->start(c, 0, NULL) ? LXC_ENDED : LXC_START_FAILED;
 }
 

@@ -10,8 +10,8 @@
 #include "base/err.h"
 #include "resource/resource.h"
 
-/* Makes the private /run with its directories, the two device nodes and a copy of the guest program and its filter, which
- * are in guest_dir. */
+/* Makes the private /run with its directories, the two device nodes and a copy of the guest program and its filter,
+ * which are in guest_dir. */
 [[nodiscard]] int rootfs_prepare_run(const char *guest_dir, struct err *e);
 
 /* Mounts the image, read-only, at RUN_BASE: shared with other sandboxes of the same image as one superblock. */

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/rd.h"
 #include "modes.h"
 
 #define MIB (1u << 20)
@@ -91,18 +92,18 @@ static void connect_as_another(struct guest *, int times)
 {
 	const unsigned long keep_capabilities = 1UL << 2; /* SECBIT_NO_SETUID_FIXUP */
 	if (prctl(PR_SET_SECUREBITS, keep_capabilities, 0, 0, 0) < 0 || setresuid(5, 5, 0) < 0)
-		guest_give_up("become another user");
+		guest_give_up();
 	for (int i = 0; i < times; i++) {
 		int fd = guest_connect();
 		if (fd < 0 && errno != EAGAIN && errno != ECONNREFUSED)
-			guest_give_up("connect as another user");
+			guest_give_up();
 		/* Its end says that it was refused. */
 		(void)fcntl(fd, F_SETFL, 0);
 		(void)!read(fd, &(char){0}, 1);
 		(void)close(fd);
 	}
 	if (setresuid(0, 0, 0) < 0)
-		guest_give_up("become root again");
+		guest_give_up();
 }
 
 static void strangers(struct guest *g)
@@ -122,7 +123,8 @@ static void strangers_first(struct guest *g)
 /* Sends a whole frame of the greatest length: the bytes of `pattern` again and again. */
 static void send_full_frame(struct guest *g, const char *pattern, size_t n)
 {
-	static uint8_t frame[FRAME_HEAD + FRAME_MAX] = {0, 0, 0x10, 0};
+	static uint8_t frame[FRAME_HEAD + FRAME_MAX];
+	wr_uint(frame, FRAME_MAX, FRAME_HEAD);
 	for (size_t i = FRAME_HEAD; i < sizeof(frame); i++)
 		frame[i] = (uint8_t)pattern[(i - FRAME_HEAD) % n];
 	guest_send(g, frame, sizeof(frame));
@@ -151,12 +153,14 @@ static void nest(struct guest *g)
 	send_full_frame(g, "\x7b", 1);
 }
 
-/* Failed with a text of nearly a frame: 0x3a, then the rest as its content. */
+/* Failed with a text that takes the rest of the frame. */
 static void send_long_text(struct guest *g)
 {
-	static uint8_t frame[FRAME_HEAD + FRAME_MAX] = {0,    0,      0x10, 0, 0x3a, 0xfc, 0xff, 0x3f,
-							0x08, JOB_ID, 0x10, 1, 0x1a, 0xf4, 0xff, 0x3f};
-	memset(frame + 16, 'x', sizeof(frame) - 16);
+	static const uint8_t head[] = {0,    0,      0x10, 0, 0x3a, 0xfc, 0xff, 0x3f,
+				       0x08, JOB_ID, 0x10, 1, 0x1a, 0xf4, 0xff, 0x3f};
+	static uint8_t frame[FRAME_HEAD + FRAME_MAX];
+	memset(frame, 'x', sizeof(frame));
+	memcpy(frame, head, sizeof(head));
 	guest_send(g, frame, sizeof(frame));
 }
 
@@ -249,7 +253,7 @@ static void send_descriptors(struct guest *g)
 		while ((sent = sendmsg(g->fd, &m, 0)) < 0 && errno == ETOOMANYREFS)
 			(void)nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 		if (sent != (ssize_t)n)
-			guest_give_up("send descriptors");
+			guest_give_up();
 	}
 	guest_say_exited(g, 0);
 }

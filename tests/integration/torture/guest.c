@@ -12,9 +12,8 @@
 
 #define SOCKET_PATH "/run/ermite/exec.sock"
 
-_Noreturn void guest_give_up(const char *what)
+_Noreturn void guest_give_up(void)
 {
-	(void)dprintf(2, "torture: %s: %s\n", what, strerrorname_np(errno));
 	_exit(99);
 }
 
@@ -23,7 +22,7 @@ int guest_connect(void)
 	const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = SOCKET_PATH};
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		guest_give_up("make a socket");
+		guest_give_up();
 	if (connect(fd, (const struct sockaddr *)&address, sizeof(address)) == 0)
 		return fd;
 	(void)close(fd);
@@ -44,42 +43,44 @@ void guest_send(const struct guest *g, const void *p, size_t n)
 	}
 }
 
-void guest_say(const struct guest *g, const ermite_ToHost *m)
+/* Sends g->said. */
+static void say(const struct guest *g)
 {
 	uint8_t bytes[1024];
-	ptrdiff_t n = frame_to_host_encode(m, bytes, sizeof(bytes));
+	ptrdiff_t n = frame_to_host_encode(&g->said, bytes, sizeof(bytes));
 	if (n < 0)
-		guest_give_up("encode a message");
+		guest_give_up();
 	guest_send(g, bytes, (size_t)n);
 }
 
-void guest_say_started(const struct guest *g)
+void guest_say_started(struct guest *g)
 {
-	const ermite_ToHost m = {.which_message = ermite_ToHost_started_tag,
-				 .message.started = {.id = g->id, .pid = UINT32_MAX}};
-	guest_say(g, &m);
+	g->said.which_message = ermite_ToHost_started_tag;
+	g->said.message.started = (ermite_Started){.id = g->id, .pid = UINT32_MAX};
+	say(g);
 }
 
-void guest_say_exited(const struct guest *g, uint32_t status)
+void guest_say_exited(struct guest *g, uint32_t status)
 {
-	const ermite_ToHost m = {.which_message = ermite_ToHost_exited_tag,
-				 .message.exited = {.id = g->id, .status = status}};
-	guest_say(g, &m);
+	g->said.which_message = ermite_ToHost_exited_tag;
+	g->said.message.exited = (ermite_Exited){.id = g->id, .status = status};
+	say(g);
 }
 
-void guest_say_failed(const struct guest *g, uint32_t status, const char *text)
+void guest_say_failed(struct guest *g, uint32_t status, const char *text)
 {
-	ermite_ToHost m = {.which_message = ermite_ToHost_failed_tag,
-			   .message.failed = {.id = g->id, .status = status}};
-	(void)snprintf(m.message.failed.text, sizeof(m.message.failed.text), "%s", text);
-	guest_say(g, &m);
+	ermite_Failed *failed = &g->said.message.failed;
+	g->said.which_message = ermite_ToHost_failed_tag;
+	*failed = (ermite_Failed){.id = g->id, .status = status};
+	(void)snprintf(failed->text, sizeof(failed->text), "%s", text);
+	say(g);
 }
 
-void guest_say_credit(const struct guest *g, uint32_t bytes)
+void guest_say_credit(struct guest *g, uint32_t bytes)
 {
-	const ermite_ToHost m = {.which_message = ermite_ToHost_credit_tag,
-				 .message.credit = {.id = g->id, .bytes = bytes}};
-	guest_say(g, &m);
+	g->said.which_message = ermite_ToHost_credit_tag;
+	g->said.message.credit = (ermite_Credit){.id = g->id, .bytes = bytes};
+	say(g);
 }
 
 void guest_send_data(const struct guest *g, uint32_t channel, const void *p, size_t n)
@@ -115,7 +116,7 @@ static bool next_frame(struct guest *g)
 	size_t frame_n = 0;
 	int r = frame_next(g->received + g->used, g->have - g->used, &message, &message_n, &frame_n, &e);
 	if (r < 0 || (r == 1 && frame_to_guest_decode(message, message_n, &g->message, &e) < 0))
-		guest_give_up("understand the host");
+		guest_give_up();
 	g->used += frame_n;
 	return r == 1;
 }
@@ -152,14 +153,15 @@ static void join(struct guest *g)
 {
 	struct err e = ERR_INIT;
 	if (exec_connect(&g->fd, &e) < 0)
-		guest_give_up("connect");
+		guest_give_up();
 }
 
 static void greet(struct guest *g)
 {
-	ermite_ToHost m = {.which_message = ermite_ToHost_hello_tag};
-	(void)snprintf(m.message.hello.build, sizeof(m.message.hello.build), "%s", build_identity());
-	guest_say(g, &m);
+	ermite_Hello *hello = &g->said.message.hello;
+	g->said.which_message = ermite_ToHost_hello_tag;
+	(void)snprintf(hello->build, sizeof(hello->build), "%s", build_identity());
+	say(g);
 }
 
 static void finish_and_copy_out(struct guest *g)

@@ -32,7 +32,8 @@ struct guest {
 	uint32_t id;     /* of what the host started last */
 	uint32_t credit; /* bytes that may still be sent on channel 1 */
 	size_t have, used;
-	ermite_ToGuest message;
+	ermite_ToGuest message; /* heard last */
+	ermite_ToHost said;     /* said last */
 	uint8_t received[FRAME_HEAD + FRAME_MAX];
 };
 
@@ -42,12 +43,11 @@ void guest_reach(struct guest *g, enum stage stage);
 /* Sends bytes as they are. */
 void guest_send(const struct guest *g, const void *p, size_t n);
 
-/* Sends a message. */
-void guest_say(const struct guest *g, const ermite_ToHost *m);
-void guest_say_started(const struct guest *g);
-void guest_say_exited(const struct guest *g, uint32_t status);
-void guest_say_failed(const struct guest *g, uint32_t status, const char *text);
-void guest_say_credit(const struct guest *g, uint32_t bytes);
+/* Each says something about the process that the host started last. */
+void guest_say_started(struct guest *g);
+void guest_say_exited(struct guest *g, uint32_t status);
+void guest_say_failed(struct guest *g, uint32_t status, const char *text);
+void guest_say_credit(struct guest *g, uint32_t bytes);
 
 /* Sends n bytes of Data, without asking whether there is credit for them. n: 1 to FRAME_DATA_MAX. */
 void guest_send_data(const struct guest *g, uint32_t channel, const void *p, size_t n);
@@ -64,7 +64,7 @@ void guest_await_start(struct guest *g);
 /* Opens a stream without waiting for it to be accepted. Returns a descriptor or -1. */
 int guest_connect(void);
 
-/* Says what is wrong with the test itself on standard error and ends this process. */
-_Noreturn void guest_give_up(const char *what);
+/* Ends this process: the test itself is wrong. The run then does not end as its mode must. */
+_Noreturn void guest_give_up(void);
 
 #endif

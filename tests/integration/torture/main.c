@@ -1,5 +1,5 @@
 /*
- * The program `ermite-runner` of a hostile image. Its mode is a word in the file /opt/ermite/mode.
+ * The hostile guest program. The name of its mode stands at the very end of the file that it is, filled up with zeros.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -9,10 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/scope.h"
 #include "guest/door.h"
+#include "guest/filter.h"
 #include "guest/self.h"
 #include "modes.h"
+
+#define MODE_BYTES 32
 
 /* What the mode is: one of the two is set. */
 struct mode {
@@ -30,18 +33,18 @@ static struct mode find_mode(const char *name)
 		for (const struct act *a = tables[i]; a->name; a++)
 			if (strcmp(a->name, name) == 0)
 				return (struct mode){.act = a};
-	guest_give_up("no such mode");
+	guest_give_up();
 }
 
 static _Noreturn void misbehave(const struct mode *mode)
 {
 	struct guest *g = calloc(1, sizeof(*g));
 	if (!g)
-		guest_give_up("memory");
+		guest_give_up();
 	g->fd = -1;
 	guest_reach(g, mode->act ? mode->act->stage : mode->wrong->stage);
 	if (mode->wrong && g->id != 0 && g->id != JOB_ID)
-		guest_give_up("the bytes are not those of this process");
+		guest_give_up();
 	if (mode->act)
 		mode->act->run(g);
 	for (unsigned i = 0; mode->wrong && i < mode->wrong->times; i++)
@@ -56,17 +59,17 @@ static _Noreturn void misbehave(const struct mode *mode)
 int main(void)
 {
 	struct err e = ERR_INIT;
-	char name[64];
-	if (self_open_streams(&e) < 0 ||
-	    file_read_text(AT_FDCWD, "/opt/ermite/mode", name, sizeof(name), &e) <= 0)
-		guest_give_up("read the mode");
-	name[strcspn(name, "\n")] = '\0';
+	char name[MODE_BYTES + 1] = {0};
+	scoped_fd int self = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	if (self_open_streams(&e) < 0 || lseek(self, -MODE_BYTES, SEEK_END) < 0 ||
+	    read(self, name, MODE_BYTES) != MODE_BYTES)
+		guest_give_up();
 	const struct mode mode = find_mode(name);
 	(void)signal(SIGPIPE, SIG_IGN);
 	if (mode.act && mode.act->stage == STAGE_INIT)
 		misbehave(&mode);
-	if (door_knock(&e) < 0)
-		guest_give_up("knock");
+	if (door_knock(&e) < 0 || filter_load(FILTER_PATH, &e) < 0)
+		guest_give_up();
 	pid_t executor = fork();
 	if (executor == 0)
 		misbehave(&mode);
