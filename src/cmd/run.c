@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@
 #include "wire/mask.h"
 #include "wire/tree.h"
 
-enum { OUTPUTS_MAX = 64, TEXT_BYTES = 65536 };
+enum { OUTPUTS_MAX = 64, TEXT_BYTES = 65536, TEXT_MAX = 256 };
 
 /* What the options said, as text. */
 struct options {
@@ -283,6 +284,21 @@ static int prepare_result(struct run *run, const struct options *o, struct err *
 	return 0;
 }
 
+static void warn_if_short(const char *entry, const char *value)
+{
+	char text[TEXT_MAX];
+	size_t n = strlen(value);
+	while (n > 0 && isspace((unsigned char)value[n - 1]))
+		n--;
+	for (; n > 0 && isspace((unsigned char)*value); n--)
+		value++;
+	if (n == 0 || n >= MASK_FORM_MIN)
+		return;
+	(void)snprintf(text, sizeof(text), "the secret %.*s has less than %d bytes and is not masked",
+		       (int)(strchr(entry, '=') - entry), entry, MASK_FORM_MIN);
+	command_say("warning", text);
+}
+
 /* Secrets are variables of the job, too, and win over plain ones. */
 static int prepare_environment(struct run *run, struct options *o, struct err *e)
 {
@@ -291,6 +307,7 @@ static int prepare_environment(struct run *run, struct options *o, struct err *e
 		const char *value = strchr(o->secrets.entries[i], '=') + 1;
 		if (value[0])
 			buf_add(&run->secrets, value, strlen(value) + 1);
+		warn_if_short(o->secrets.entries[i], value);
 		int r = env_set(&o->environment, o->secrets.entries[i], e);
 		if (r < 0)
 			return r;

@@ -22,7 +22,8 @@
 
 int conduit_isolate(const struct conduit_config *config, struct err *e)
 {
-	/* What conduit_run() and the allocator need, and nothing else. */
+	/* What conduit_run(), the allocator (mremap) and qsort() (sysinfo, for how much memory it may take) need, and
+	 * nothing else. */
 	static const int calls[] = {
 		SCMP_SYS(read),          SCMP_SYS(write),          SCMP_SYS(pread64),
 		SCMP_SYS(close),         SCMP_SYS(recvmsg),        SCMP_SYS(sendmsg),
@@ -30,7 +31,8 @@ int conduit_isolate(const struct conduit_config *config, struct err *e)
 		SCMP_SYS(epoll_create1), SCMP_SYS(epoll_ctl),      SCMP_SYS(epoll_wait),
 		SCMP_SYS(epoll_pwait),   SCMP_SYS(timerfd_create), SCMP_SYS(timerfd_settime),
 		SCMP_SYS(clock_gettime), SCMP_SYS(mmap),           SCMP_SYS(munmap),
-		SCMP_SYS(brk),           SCMP_SYS(getrandom),      SCMP_SYS(exit_group),
+		SCMP_SYS(brk),           SCMP_SYS(mremap),         SCMP_SYS(sysinfo),
+		SCMP_SYS(getrandom),     SCMP_SYS(exit_group),
 	};
 	int all[sizeof(calls) / sizeof(calls[0]) + EXTRA_CALLS_MAX];
 	memcpy(all, calls, sizeof(calls));

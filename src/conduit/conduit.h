@@ -28,7 +28,8 @@ struct conduit_config {
 	uid_t peer_uid;    /* of the executor, as this host sees it */
 	uint32_t hello_ms; /* from the connection to Hello */
 	uint32_t
-		frame_ms; /* from a frame's first byte to its last, and for the guest to read what waits for it */
+		frame_ms; /* from a frame's first byte to its last; for the guest to read what waits for it */
+	uint32_t copy_ms; /* for the guest to get on with a copy of files */
 };
 
 #define CONDUIT_MAGIC 0x31647563u

@@ -5,6 +5,7 @@
 
 #define HELLO_MS 10000
 #define FRAME_MS 30000
+#define COPY_MS  60000
 
 void conduit_config_init(struct conduit_config *c, uid_t uid, uid_t peer_uid)
 {
@@ -15,6 +16,7 @@ void conduit_config_init(struct conduit_config *c, uid_t uid, uid_t peer_uid)
 		.peer_uid = peer_uid,
 		.hello_ms = HELLO_MS,
 		.frame_ms = FRAME_MS,
+		.copy_ms = COPY_MS,
 	};
 }
 

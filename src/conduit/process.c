@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/scope.h"
 #include "conduit/state.h"
 
@@ -232,6 +233,45 @@ static int feed_ready(void *data, int fd, uint32_t, struct err *e)
 	return r < 0 ? r : stream_flush(c, e);
 }
 
+void process_moved(struct process *p)
+{
+	/* One that was given up has only to end. */
+	if (p->is_copy && !p->failed)
+		p->moved_ms = clock_boot_ms();
+}
+
+/* Whether a copy is the guest's to get on with: the client has taken all that came, and given something to take. */
+static bool guest_has_turn(const struct process *p)
+{
+	bool taken = p->sinks[0].kept.n == 0 && p->sinks[1].kept.n == 0;
+	return taken && (!p->feed.given || p->feed.fd < 0 || p->feed.window < FRAME_WINDOW);
+}
+
+int process_check_copies(void *conduit, struct err *e)
+{
+	struct conduit *c = conduit;
+	uint64_t now = clock_boot_ms();
+	uint64_t limit = c->config->copy_ms;
+	uint64_t next = 0;
+	for (size_t i = 0; i < CONDUIT_PROCESSES; i++) {
+		struct process *p = &c->processes[i];
+		if (!p->is_copy || !(p->state & (PROCESS_STARTING | PROCESS_RUNNING)))
+			continue;
+		if (!guest_has_turn(p))
+			p->moved_ms = now;
+		uint64_t gone = now - p->moved_ms;
+		if (gone >= limit) {
+			c->violated = true;
+			return err_set(e, -EPROTO, "the guest has left a copy of files alone for %llu ms",
+				       (unsigned long long)limit);
+		}
+		if (next == 0 || limit - gone < next)
+			next = limit - gone;
+	}
+	c->copy_armed = next > 0;
+	return next > 0 ? loop_arm(c->copy_timer, next, e) : 0;
+}
+
 /* Reads the frames of a start to p, which has room for one byte more than they may be. Returns their bytes. */
 static ssize_t read_frames(int fd, uint8_t *p, struct err *e)
 {
@@ -317,6 +357,7 @@ static int open_sink(struct process *p, size_t i, int *fd, struct err *e)
 static int set_up(struct process *p, struct request *request, struct err *e)
 {
 	p->id = request->id;
+	p->is_copy = request->kind != ermite_Kind_RUN;
 	if (request->kind == ermite_Kind_GET) {
 		p->tree = malloc(sizeof(*p->tree));
 		if (!p->tree)
@@ -331,9 +372,11 @@ static int set_up(struct process *p, struct request *request, struct err *e)
 	/* Input is sent at once, without waiting for Started: the executor keeps it. */
 	if (r == 0)
 		r = feed_watch(&p->feed, !p->conduit->congested, e);
-	if (r == 0)
-		p->state = PROCESS_STARTING;
-	return r;
+	if (r < 0)
+		return r;
+	p->state = PROCESS_STARTING;
+	process_moved(p);
+	return p->is_copy && !p->conduit->copy_armed ? process_check_copies(p->conduit, e) : 0;
 }
 
 static int try_start(struct conduit *c, struct chan_message *m, struct err *e)

@@ -48,6 +48,8 @@ struct process {
 	struct sink sinks[2];     /* channels 1 and 2 */
 	struct tree_reader *tree; /* owned; over channel 1 of GET */
 	bool tree_complete;
+	bool is_copy;      /* PUT or GET */
+	uint64_t moved_ms; /* of a copy: when the guest last got on with it */
 	uint32_t status, signal;
 	bool failed; /* it is told as FAILED with text, not as EXITED */
 	char text[256];
@@ -83,8 +85,10 @@ struct conduit {
 
 	struct deadline frame; /* a frame has begun and not ended */
 	struct deadline stall; /* bytes wait for the guest and it does not read */
-	struct queue out;      /* frames for the guest */
-	struct mask *mask;     /* NULL: nothing to mask */
+	struct source *copy_timer;
+	bool copy_armed;
+	struct queue out;  /* frames for the guest */
+	struct mask *mask; /* NULL: nothing to mask */
 	struct process processes[CONDUIT_PROCESSES];
 
 	/* Large, so they come last, and in zeroed memory that is touched only as far as it is used. */
@@ -136,6 +140,13 @@ struct process *process_find(struct conduit *c, uint32_t id);
 /* process.c: nothing more comes from it; it goes as soon as its output has gone. state: ENDED or LOST. Returns 0 or a
  * negative errno. */
 [[nodiscard]] int process_end(struct process *p, enum process_state state, struct err *e);
+
+/* process.c: the guest has said something about it, which is how a copy shows that it goes on. */
+void process_moved(struct process *p);
+
+/* process.c: the timer of all copies. Returns 0; -EPROTO when the guest has left one alone for too long; or another
+ * negative errno. */
+[[nodiscard]] int process_check_copies(void *conduit, struct err *e);
 
 /* process.c: releases whatever it holds; the place is free again. */
 void process_release(struct process *p);

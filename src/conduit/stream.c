@@ -267,7 +267,10 @@ static int take_message(struct conduit *c, const uint8_t *p, size_t n, struct er
 	size_t bytes_n = 0;
 	if (frame_data_peek(p, n, &id, &channel, &bytes, &bytes_n) == 1) {
 		int r = check_turn(c, &rules[ermite_ToHost_data_tag], id, &process, e);
-		return r < 0 ? r : process_output(process, channel, bytes, bytes_n, e);
+		if (r < 0)
+			return r;
+		process_moved(process);
+		return process_output(process, channel, bytes, bytes_n, e);
 	}
 	ermite_ToHost *m = &c->from_guest;
 	int r = frame_to_host_decode(p, n, m, e);
@@ -277,6 +280,8 @@ static int take_message(struct conduit *c, const uint8_t *p, size_t n, struct er
 	if (rule->states)
 		memcpy(&id, (const char *)m + rule->id_offset, sizeof(id));
 	r = check_turn(c, rule, id, &process, e);
+	if (r == 0 && process)
+		process_moved(process);
 	return r < 0 ? r : rule->take(c, process, m, e);
 }
 
@@ -369,6 +374,8 @@ int stream_open(struct conduit *c, int fd, struct err *e)
 		r = loop_add_timer(c->loop, frame_too_slow, c, &c->frame.timer, e);
 	if (r == 0)
 		r = loop_add_timer(c->loop, stalled, c, &c->stall.timer, e);
+	if (r == 0)
+		r = loop_add_timer(c->loop, process_check_copies, c, &c->copy_timer, e);
 	if (r < 0)
 		return r;
 	ermite_Hello *hello = &c->to_guest.message.hello;

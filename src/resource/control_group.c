@@ -38,18 +38,6 @@ static int put_mark(const struct cgroup_host *host, const struct sandbox *s, str
 	return r;
 }
 
-/* Whose groups they are: the path of the store of records. */
-static int store_path(int store_fd, char path[static CONFIG_PATH_MAX], struct err *e)
-{
-	char link[48];
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", store_fd);
-	ssize_t n = readlink(link, path, CONFIG_PATH_MAX - 1);
-	if (n < 0)
-		return err_sys(e, "find the store of sandboxes");
-	path[n] = '\0';
-	return 0;
-}
-
 static int make(struct sandbox *s, struct err *e)
 {
 	const struct config *c = &s->spec->config;
@@ -60,12 +48,9 @@ static int make(struct sandbox *s, struct err *e)
 		.slot = s->slot,
 	};
 	struct cgroup_host host;
-	char store[CONFIG_PATH_MAX];
-	int r = store_path(s->store_fd, store, e);
+	int r = cgroup_host_read(&host, e);
 	if (r == 0)
-		r = cgroup_host_read(&host, e);
-	if (r == 0)
-		r = cgroup_make(&host, s->id, store, e);
+		r = cgroup_make(&host, s->id, e);
 	if (r == 0)
 		r = put_mark(&host, s, e);
 	if (r == 0)
@@ -98,37 +83,35 @@ static bool is_left(const char *path, const char *id, int store_fd, const char *
 	       errno == ENOENT;
 }
 
-struct sweeping {
-	struct cgroup_host host;
-	char store[CONFIG_PATH_MAX];
-	const char (*ids)[ID_SIZE];
-	size_t n;
-};
-
-static int sweep_in(const struct sweeping *s, const struct cgroup_hierarchy *h, struct err *e)
+static int sweep_in(const struct cgroup_host *host, const char *mount, int store_fd, const char *mark,
+		    struct err *e)
 {
 	char path[CGROUP_PATH_MAX + 16];
-	(void)snprintf(path, sizeof(path), "%s/ermite-runner", h->path);
+	(void)snprintf(path, sizeof(path), "%s/ermite-runner", mount);
 	__attribute__((cleanup(close_dir))) DIR *d = opendir(path);
 	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
-		const char *id = entry->d_name;
-		if (!id_valid(id) || stands_in(s->ids, s->n, id) || !cgroup_is_owned(h, id, s->store))
+		char id[ID_SIZE];
+		char group[CGROUP_PATH_MAX + 16 + ID_SIZE];
+		if (!id_valid(entry->d_name))
 			continue;
-		int r = cgroup_remove(&s->host, id, e);
+		memcpy(id, entry->d_name, ID_SIZE);
+		(void)snprintf(group, sizeof(group), "%s/%s", path, id);
+		int r = is_left(group, id, store_fd, mark) ? cgroup_remove(host, id, e) : 0;
 		if (r < 0)
 			return r;
 	}
 	return 0;
 }
 
-static int sweep(int store_fd, const char (*ids)[ID_SIZE], size_t n, struct err *e)
+static int sweep(int store_fd, struct err *e)
 {
-	struct sweeping s = {.ids = ids, .n = n};
-	int r = store_path(store_fd, s.store, e);
+	struct cgroup_host host;
+	char mark[MARK_MAX];
+	int r = make_mark(store_fd, mark, e);
 	if (r == 0)
-		r = cgroup_host_read(&s.host, e);
-	for (unsigned i = 0; r == 0 && i < s.host.n; i++)
-		r = sweep_in(&s, &s.host.hierarchies[i], e);
+		r = cgroup_host_read(&host, e);
+	for (unsigned i = 0; r == 0 && i < host.n; i++)
+		r = sweep_in(&host, host.hierarchies[i].path, store_fd, mark, e);
 	return r;
 }
 

@@ -171,8 +171,9 @@ static bool read_line(struct record_info *i, const char *line)
 	return true; /* a later version's fact */
 }
 
-/* Whole lines only. True when the head, the boot and the slot are there. */
-static bool read_text(struct record_info *i, char *text)
+/* Whole lines only. True when the head, the boot and the slot are there; whether the slot is, also when what comes
+ * behind it cannot be read. */
+static bool read_text(struct record_info *i, char *text, bool *ret_has_slot)
 {
 	char *end = strrchr(text, '\n');
 	char *save = NULL;
@@ -182,28 +183,30 @@ static bool read_text(struct record_info *i, char *text)
 	const char *line = strtok_r(text, "\n", &save);
 	if (!line || strcmp(line, RECORD_HEAD) != 0)
 		return false;
-	bool has_slot = false;
 	for (line = strtok_r(NULL, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		if (!read_line(i, line))
 			return false;
-		has_slot = has_slot || strncmp(line, "slot ", 5) == 0;
+		*ret_has_slot = *ret_has_slot || strncmp(line, "slot ", 5) == 0;
 	}
-	return has_slot && i->boot_id[0];
+	return *ret_has_slot && i->boot_id[0];
 }
 
-static void read_record(int dir_fd, const char *id, struct record_info *ret)
+/* Returns whether the slot is known, which it can be in a record that is not readable otherwise. */
+static bool read_record(int dir_fd, const char *id, struct record_info *ret)
 {
+	bool has_slot = false;
 	*ret = (struct record_info){0};
 	memcpy(ret->id, id, ID_SIZE);
 	scoped_fd int fd = -1;
 	scoped_free char *text = malloc(RECORD_FILE_MAX + 1);
 	if (!text || file_open_beneath(dir_fd, RECORD_FILE, O_RDONLY, 0, &fd, NULL) < 0)
-		return;
+		return false;
 	ssize_t n = file_read_all(fd, text, RECORD_FILE_MAX, NULL);
 	if (n <= 0)
-		return;
+		return false;
 	text[n] = '\0';
-	ret->readable = read_text(ret, text);
+	ret->readable = read_text(ret, text, &has_slot);
+	return has_slot;
 }
 
 /* --- the store ----------------------------------------------------------------------------------------------- */
@@ -255,7 +258,7 @@ static int list_one(void *data, int, int dir_fd, const char *id, struct err *e)
 		l->cap = cap;
 	}
 	struct record_info *i = &l->infos[l->n];
-	read_record(dir_fd, id, i);
+	(void)read_record(dir_fd, id, i);
 	i->held = lock(dir_fd, LOCK_SH | LOCK_NB) == -EWOULDBLOCK;
 	l->n++;
 	return 0;
@@ -298,8 +301,7 @@ static int count_one(void *data, int, int dir_fd, const char *id, struct err *)
 {
 	struct count *c = data;
 	struct record_info i;
-	read_record(dir_fd, id, &i);
-	if (i.readable)
+	if (read_record(dir_fd, id, &i))
 		slots_mark(&c->slots, i.slot);
 	c->n++;
 	return 0;
@@ -362,7 +364,7 @@ static int make_locked(struct record *r, const struct sandbox_spec *spec, const 
 	int code = visit(r->store_fd, count_one, &c, e);
 	if (code < 0)
 		return code;
-	/* One whose record cannot be read keeps a place too, though nobody knows which. */
+	/* One whose slot cannot be read keeps a place too, though nobody knows which. */
 	int slot = c.n >= spec->config.capacity ? -ENOSPC : slots_take(&c.slots, spec->config.capacity);
 	if (slot < 0)
 		return err_set(e, -ENOSPC,
@@ -444,7 +446,7 @@ static int take_over(int store_fd, const char *id, struct record **ret)
 		record_free(r);
 		return 1;
 	}
-	read_record(r->dir_fd, id, &r->info);
+	(void)read_record(r->dir_fd, id, &r->info);
 	*ret = r;
 	return 0;
 }
@@ -478,9 +480,11 @@ int record_add_process(struct record *r, const char *name, pid_t pid, struct err
 	int code = process_start_time(pid, &start, e);
 	if (code < 0)
 		return code;
-	int n = snprintf(line, sizeof(line), "process %s %d %llu\n", name, pid, (unsigned long long)start);
-	if (n < 0 || (size_t)n >= sizeof(line))
-		return err_set(e, -EINVAL, "process name %s", name);
+	int n = snprintf(line, sizeof(line), "process %s %d %llu", name, pid, (unsigned long long)start);
+	/* What cannot be read would spoil the record. */
+	if (n < 0 || (size_t)n >= sizeof(line) - 1 || !read_line(&r->info, line))
+		return err_set(e, -EINVAL, "process %s in a record", name);
+	line[n++] = '\n';
 	return file_write_all(r->file_fd, line, (size_t)n, e);
 }
 

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,11 +18,10 @@
 #include "base/num.h"
 #include "base/scope.h"
 
-#define PARENT     "ermite-runner"
-#define GUEST      "guest"
-#define OWNER_MARK "trusted.ermite-store"
+#define PARENT "ermite-runner"
+#define GUEST  "guest"
 
-enum { PATH_SIZE = 512, REMOVE_DEADLINE_MS = 5000, WALK_MAX = 4096, MEMORY_SLACK = 65536, OWNER_MAX = 512 };
+enum { PATH_SIZE = 512, REMOVE_DEADLINE_MS = 5000, WALK_MAX = 4096, MEMORY_SLACK = 65536 };
 
 /* One row a controller: its names in v1 and v2. In v2 cpuacct is part of cpu, devices and freezer are always there. */
 static const struct {
@@ -179,24 +177,7 @@ static int make_dir(const struct cgroup_hierarchy *h, const char *path, bool may
 	return r < 0 ? r : inherit_cpuset(path, "cpuset.mems", e);
 }
 
-/* Several states may live on one host, and none of them may sweep away the groups of another. */
-static int mark(const char *path, const char *owner, struct err *e)
-{
-	if (setxattr(path, OWNER_MARK, owner, strlen(owner), 0) < 0)
-		return err_sys(e, "mark the cgroup %s", path);
-	return 0;
-}
-
-bool cgroup_is_owned(const struct cgroup_hierarchy *h, const char *id, const char *owner)
-{
-	char path[PATH_SIZE];
-	char text[OWNER_MAX];
-	group_path(path, h, id, NULL);
-	ssize_t n = getxattr(path, OWNER_MARK, text, sizeof(text));
-	return n >= 0 && (size_t)n == strlen(owner) && memcmp(text, owner, (size_t)n) == 0;
-}
-
-static int make_in(const struct cgroup_hierarchy *h, const char *id, const char *owner, struct err *e)
+static int make_in(const struct cgroup_hierarchy *h, const char *id, struct err *e)
 {
 	char path[PATH_SIZE];
 	if (h->v2)
@@ -218,15 +199,15 @@ static int make_in(const struct cgroup_hierarchy *h, const char *id, const char 
 			return r;
 		if (h->v2)
 			hand_down(h, own);
-		return mark(own, owner, e);
+		return 0;
 	}
 	return err_set(e, -EBUSY, "the cgroup %s keeps vanishing", path);
 }
 
-int cgroup_make(const struct cgroup_host *host, const char *id, const char *owner, struct err *e)
+int cgroup_make(const struct cgroup_host *host, const char *id, struct err *e)
 {
 	for (unsigned i = 0; i < host->n; i++) {
-		int r = make_in(&host->hierarchies[i], id, owner, e);
+		int r = make_in(&host->hierarchies[i], id, e);
 		if (r < 0)
 			return r;
 	}

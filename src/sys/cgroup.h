@@ -61,13 +61,8 @@ struct cgroup_usage {
 /* The union of the controllers of all hierarchies. */
 unsigned cgroup_controllers(const struct cgroup_host *host);
 
-/* Makes the group of a sandbox in every hierarchy and marks it as owner's, any text of at most 512 bytes. One that is
- * there is an error. */
-[[nodiscard]] int cgroup_make(const struct cgroup_host *host, const char *id, const char *owner,
-			      struct err *e);
-
-/* True when the group of this id bears owner's mark in the hierarchy. */
-bool cgroup_is_owned(const struct cgroup_hierarchy *h, const char *id, const char *owner);
+/* Makes the group of a sandbox in every hierarchy. One that is there is an error. */
+[[nodiscard]] int cgroup_make(const struct cgroup_host *host, const char *id, struct err *e);
 
 /* Sets the limits and reads them back; a limit that this host cannot enforce is an error that names it. Also sets
  * which devices may be used: the list in cgroup_devices.c and nothing else. */

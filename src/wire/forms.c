@@ -209,25 +209,32 @@ static void add_shell(struct forms *f, struct span s)
 	close_form(f, at);
 }
 
-/* Writers of XML differ in which characters they escape: which is the set. */
-static void add_xml(struct forms *f, struct span s, const char *which)
+/* Writers of XML and HTML differ in which characters they escape and how: the entity of each of "&<>\"'", or NULL. */
+static void add_xml(struct forms *f, struct span s, const char *const entities[static 5])
 {
-	static const struct {
-		char c;
-		const char *entity;
-	} table[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&apos;"}};
+	static const char characters[] = "&<>\"'";
 	size_t at = f->text.n;
 	for (size_t i = 0; i < s.n; i++) {
-		const char *entity = NULL;
-		for (size_t k = 0; k < sizeof(table) / sizeof(*table); k++)
-			if (s.p[i] == table[k].c && strchr(which, s.p[i]))
-				entity = table[k].entity;
+		const char *c = s.p[i] ? strchr(characters, s.p[i]) : NULL;
+		const char *entity = c ? entities[c - characters] : NULL;
 		if (entity)
 			buf_str(&f->text, entity);
 		else
 			put(f, s.p[i]);
 	}
 	close_form(f, at);
+}
+
+static void add_all_xml(struct forms *f, struct span s)
+{
+	static const char *const writers[][5] = {
+		{"&amp;", "&lt;", "&gt;", NULL, NULL},         {"&amp;", "&lt;", NULL, "&quot;", NULL},
+		{"&amp;", "&lt;", "&gt;", "&quot;", NULL},     {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;"},
+		{"&amp;", "&lt;", "&gt;", "&quot;", "&#x27;"}, {"&amp;", "&lt;", "&gt;", "&quot;", "&#039;"},
+		{"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"},
+	};
+	for (size_t i = 0; i < sizeof(writers) / sizeof(writers[0]); i++)
+		add_xml(f, s, writers[i]);
 }
 
 static void add_all(struct forms *f, struct span s)
@@ -240,9 +247,7 @@ static void add_all(struct forms *f, struct span s)
 	add_json(f, s, true);
 	add_json(f, s, false);
 	add_shell(f, s);
-	add_xml(f, s, "&<>");
-	add_xml(f, s, "&<\"");
-	add_xml(f, s, "&<>\"'");
+	add_all_xml(f, s);
 }
 
 /* Lines count alone because a terminal, an indentation or a prefix changes what stands between them. */

@@ -25,9 +25,9 @@ struct forms {
 };
 
 /* room: bytes of all secrets together. The longest escape makes six bytes of one, and there are few enough kinds of
- * forms for 128 bytes of text, and 64 forms, per byte of the secrets. */
+ * forms for 160 bytes of text, and 64 forms, per byte of the secrets. */
 #define FORMS_INIT(room)                                                                                     \
-	((struct forms){BUF_INIT(128 * ((room) + 1)), BUF_INIT(64 * sizeof(struct form) * ((room) + 1))})
+	((struct forms){BUF_INIT(160 * ((room) + 1)), BUF_INIT(64 * sizeof(struct form) * ((room) + 1))})
 
 /* Frees the memory; wipes it first. */
 void forms_done(struct forms *f);

@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, LIMIT_S, PROGRAM, Host, parent_of, read_result
+from conftest import BUILD, PROGRAM, Host, parent_of, read_result
 
 pytestmark = pytest.mark.sanitized
 
@@ -25,6 +25,7 @@ TORTURE_SOURCES = pathlib.Path(__file__).parent / "torture"
 TORTURE = BUILD / "tests" / "integration" / "torture" / "torture"
 MODE_BYTES = 32  # its name at the end of the program, as in torture/main.c
 AT_ONCE = 8
+LIMIT_S = 75  # for one run; one that takes longer hangs
 SLACK_S = 15  # what eight sandboxes on two CPUs may add to a deadline
 MEMORY_MAX_KIB = 32 << 10
 CONDUIT_FDS_MAX = 24
@@ -296,12 +297,12 @@ def run_mode(runner, watch, farms, mode, result_file):
         while mode.unread and process.poll() is None and (process.pid in watch.conduits or not seen.memory_kib):
             time.sleep(0.05)
 
-    try:
-        seen.stdout_bytes = count_bytes(process.stdout, conduit_has_gone)
-        seen.status = process.wait(LIMIT_S)
-    finally:
-        process.kill()
-        process.stdout.close()
+    hanging = threading.Timer(LIMIT_S, process.kill)
+    hanging.start()
+    seen.stdout_bytes = count_bytes(process.stdout, conduit_has_gone)
+    seen.status = process.wait()
+    hanging.cancel()
+    process.stdout.close()
     seen.seconds = time.monotonic() - began
     seen.stderr = (farm.room / "stderr").read_bytes()
     seen.result = read_result(result_file)
@@ -317,6 +318,7 @@ class Session:
 
     seen: dict
     watch: Watch
+    host: Host
 
 
 @pytest.fixture(scope="module")
@@ -334,8 +336,7 @@ def session(request, one_runner, tmp_path_factory):
         runs = {m.name: pool.submit(run_mode, one_runner, watch, farms, m, f) for m, f in results}
     watch.over.set()
     watch.join()
-    host.assert_unchanged()
-    return Session({name: run.result() for name, run in runs.items()}, watch)
+    return Session({name: run.result() for name, run in runs.items()}, watch, host)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda m: m.name)
@@ -358,6 +359,11 @@ def test_ps_answers_meanwhile(session):
     print(session.watch.n_ps, session.watch.slowest_ps_s)
     assert session.watch.n_ps > 0
     assert session.watch.slowest_ps_s < PS_MAX_S
+
+
+def test_nothing_is_left(session, runner):
+    runner.end_all()
+    session.host.assert_unchanged()
 
 
 def test_all_modes_are_run():

@@ -31,7 +31,9 @@ IDS = 65536
 
 # What the kernel of the host is, as far as a sandbox could have changed it.
 KERNEL = ("kernel", "vm", "fs", "net/core", "net/ipv4", "user", "dev")
-RESTLESS = re.compile(r"/(?:random/|file-nr|inode-nr|inode-state|dentry-state|aio-nr|ns_last_pid|pty/nr|quota/|conf/|neigh/)")
+RESTLESS = re.compile(
+    r"/(?:random/|file-nr|inode-nr|inode-state|dentry-state|aio-nr|ns_last_pid|pty/nr|quota/|conf/|neigh/)"
+)
 
 
 @pytest.fixture(scope="module")

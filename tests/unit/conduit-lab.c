@@ -67,6 +67,7 @@ void lab_open(struct lab *l, uid_t peer_uid, uint32_t hello_ms, uint32_t frame_m
 	conduit_config_init(&config, 1, peer_uid);
 	config.hello_ms = hello_ms ? hello_ms : config.hello_ms;
 	config.frame_ms = frame_ms ? frame_ms : config.frame_ms;
+	config.copy_ms = frame_ms ? frame_ms : config.copy_ms;
 	l->pid = fork();
 	assert_true(l->pid >= 0);
 	if (l->pid == 0) {

@@ -41,7 +41,8 @@ struct pipes {
 	int input, output, error;
 };
 
-/* Starts a conduit whose executor has peer_uid. frame_ms and hello_ms: 0 for the usual. */
+/* Starts a conduit whose executor has peer_uid. hello_ms and frame_ms, which is copy_ms, too: 0 for the
+ * usual. */
 void lab_open(struct lab *l, uid_t peer_uid, uint32_t hello_ms, uint32_t frame_ms);
 
 /* Connects as a guest would, without a word. Returns the descriptor, or -1. */

@@ -29,8 +29,7 @@
 #include "spec/id.h"
 #include "sys/cgroup.h"
 
-#define OWNER "test-cgroup"
-#define MIB   ((uint64_t)1 << 20)
+#define MIB ((uint64_t)1 << 20)
 
 static char id[ID_SIZE];
 static struct cgroup_host host;
@@ -85,7 +84,7 @@ static const char *content(const struct cgroup_hierarchy *h, const char *file)
 static void make_group(void)
 {
 	struct err e = ERR_INIT;
-	if (cgroup_make(&host, id, OWNER, &e) < 0 || cgroup_limit(&host, id, &limits, &e) < 0 ||
+	if (cgroup_make(&host, id, &e) < 0 || cgroup_limit(&host, id, &limits, &e) < 0 ||
 	    cgroup_delegate(&host, id, 965536, &e) < 0)
 		fail_msg("%s", e.msg);
 }
@@ -175,17 +174,9 @@ static void test_limits_are_in_force(void **)
 static void test_make_twice(void **)
 {
 	struct err e = ERR_INIT;
-	assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
-	assert_int_equal(cgroup_make(&host, id, "other", &e), -EEXIST);
+	assert_int_equal(cgroup_make(&host, id, &e), 0);
+	assert_int_equal(cgroup_make(&host, id, &e), -EEXIST);
 	assert_non_null(strstr(e.msg, id));
-	for (unsigned i = 0; i < host.n; i++) {
-		const struct cgroup_hierarchy *h = &host.hierarchies[i];
-		assert_true(cgroup_is_owned(h, id, OWNER));
-		assert_false(cgroup_is_owned(h, id, "other"));
-		assert_false(cgroup_is_owned(h, id, OWNER "s"));
-		assert_false(cgroup_is_owned(h, id, ""));
-		assert_false(cgroup_is_owned(h, "er00000000", OWNER));
-	}
 }
 
 static void test_cpuset(void **)
@@ -200,7 +191,7 @@ static void test_cpuset(void **)
 		struct cgroup_limits one = limits;
 		char expected[16];
 		one.slot = slot;
-		assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
+		assert_int_equal(cgroup_make(&host, id, &e), 0);
 		assert_int_equal(cgroup_limit(&host, id, &one, &e), 0);
 		(void)snprintf(expected, sizeof(expected), "%ld", (long)slot % n);
 		assert_string_equal(content(cpuset, "cpuset.cpus"), expected);
@@ -214,7 +205,7 @@ static void test_cpuset(void **)
 	/* One as large as the host gets all. */
 	struct cgroup_limits all = limits;
 	all.cpus = (uint32_t)n;
-	assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
+	assert_int_equal(cgroup_make(&host, id, &e), 0);
 	assert_int_equal(cgroup_limit(&host, id, &all, &e), 0);
 	assert_string_not_equal(content(cpuset, cpuset->v2 ? "cpuset.cpus.effective" : "cpuset.cpus"), "0");
 }
@@ -290,7 +281,7 @@ static void test_remove_half(void **)
 	struct err e = ERR_INIT;
 	struct cgroup_host half = host;
 	half.n = (host.n + 1) / 2;
-	assert_int_equal(cgroup_make(&half, id, OWNER, &e), 0);
+	assert_int_equal(cgroup_make(&half, id, &e), 0);
 	assert_int_equal(cgroup_remove(&host, id, &e), 0);
 	for (unsigned k = 0; k < host.n; k++)
 		assert_int_equal(access(in_group(&host.hierarchies[k], ""), F_OK), -1);
@@ -468,7 +459,7 @@ static void test_missing_controllers(void **)
 		struct cgroup_host less = host;
 		for (unsigned k = 0; k < less.n; k++)
 			less.hierarchies[k].controllers &= ~rows[i].controllers;
-		assert_int_equal(cgroup_make(&less, id, OWNER, &e), 0);
+		assert_int_equal(cgroup_make(&less, id, &e), 0);
 		assert_int_equal(cgroup_limit(&less, id, &limits, &e), -ENOTSUP);
 		assert_string_equal(e.msg, rows[i].message);
 		assert_int_equal(cgroup_remove(&host, id, &e), 0);
@@ -481,7 +472,7 @@ static void test_missing_controllers(void **)
 	if ((cgroup_controllers(&less) & (CGROUP_MEMORY | CGROUP_CPU | CGROUP_PIDS)) !=
 	    (CGROUP_MEMORY | CGROUP_CPU | CGROUP_PIDS))
 		return;
-	assert_int_equal(cgroup_make(&less, id, OWNER, &e), 0);
+	assert_int_equal(cgroup_make(&less, id, &e), 0);
 	assert_int_equal(cgroup_limit(&less, id, &limits, &e), -ENOTSUP);
 	assert_string_equal(e.msg,
 			    "the device limit cannot be enforced on this host: no devices cgroup controller");
@@ -491,7 +482,7 @@ static void test_disk_rate(void **)
 {
 	const struct cgroup_hierarchy *io = with(CGROUP_IO);
 	struct err e = ERR_INIT;
-	assert_int_equal(cgroup_make(&host, id, OWNER, &e), 0);
+	assert_int_equal(cgroup_make(&host, id, &e), 0);
 	/* Off is always possible. */
 	assert_int_equal(cgroup_limit_disk(&host, id, makedev(7, 0), 0, 0, &e), 0);
 	if (io && io->v2)
@@ -557,7 +548,7 @@ static void test_devices_v2(void **)
 	if (!v2)
 		return;
 	struct cgroup_host only = {.n = 1, .hierarchies = {*v2}};
-	assert_int_equal(cgroup_make(&only, id, OWNER, &e), 0);
+	assert_int_equal(cgroup_make(&only, id, &e), 0);
 	assert_int_equal(cgroup_delegate(&only, id, 965536, &e), 0);
 	char path[PATH_MAX];
 	(void)snprintf(path, sizeof(path), "%s", in_group(v2, ""));

@@ -191,7 +191,7 @@ static void has_a_terminal(void **)
 		c = (struct call){.id = i, .arguments = {"seq", "10000", "29999"}, .terminal = true};
 		host_run(h, &c, &o);
 		assert_int_equal(o.n[1], 20000 * strlen("10000\r\n"));
-		assert_string_equal(o.output[1] + o.n[1] - strlen("29999\r\n"), "29999\r\n");
+		assert_string_equal((const char *)o.output[1] + o.n[1] - strlen("29999\r\n"), "29999\r\n");
 		outcome_free(&o);
 	}
 	/* Typed input, and its end. */

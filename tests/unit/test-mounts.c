@@ -360,6 +360,51 @@ static void test_bind(void **)
 	assert_int_equal(mount_bind(PLACE "/none", PLACE "/c", false, &e), -ENOENT);
 }
 
+/* One place where programs run, on a file system where none do. */
+static void test_program(void **)
+{
+	struct err e = ERR_INIT;
+	static const char *const copy[] = {"cp", "/bin/true", PLACE "/a/true", NULL};
+	static const char *const arguments[] = {"true", NULL};
+	assert_int_equal(run("/bin/cp", copy), 0);
+	assert_int_equal(child_run(PLACE "/a/true", arguments, -1, &e), -EACCES);
+	assert_int_equal(mount_program(PLACE "/a/true", &e), 0);
+	assert_int_equal(child_run(PLACE "/a/true", arguments, -1, &e), 0);
+	assert_int_equal(try_write(PLACE "/a/true"), -EROFS);
+	assert_option(PLACE "/a/true", "nosuid");
+	assert_option(PLACE "/a/true", "nodev");
+	assert_int_equal(mount_program(PLACE "/none", &e), -ENOENT);
+}
+
+/* What is opened so has no path that tells where it lies. */
+static void test_open_unnamed(void **)
+{
+	int before = fds_open();
+	struct err e = ERR_INIT;
+	char link[64];
+	char path[256] = "";
+	int fd = -1;
+	assert_int_equal(try_write(PLACE "/a/file"), 0);
+	assert_int_equal(mount_open_unnamed(PLACE "/a", "file", O_RDWR, &fd, &e), 0);
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	assert_true(readlink(link, path, sizeof(path) - 1) > 0);
+	assert_null(strstr(path, PLACE));
+	assert_int_equal(pwrite(fd, "yes", 3, 0), 3);
+	fd_close(&fd);
+	scoped_fd int again = open(PLACE "/a/file", O_RDONLY | O_CLOEXEC);
+	assert_int_equal(pread(again, path, 3, 0), 3);
+	assert_memory_equal(path, "yes", 3);
+	fd_close(&again);
+	/* Never through a link, nor out of the directory. */
+	assert_int_equal(symlink("file", PLACE "/a/link"), 0);
+	assert_int_equal(mount_open_unnamed(PLACE "/a", "link", O_RDONLY, &fd, &e), -ELOOP);
+	assert_int_equal(mount_open_unnamed(PLACE "/a", "../b", O_RDONLY, &fd, &e), -EXDEV);
+	assert_int_equal(mount_open_unnamed(PLACE "/none", "file", O_RDONLY, &fd, &e), -ENOENT);
+	assert_int_equal(fd, -1);
+	assert_int_equal(fds_open(), before);
+}
+
 /* Whether the file holds these bytes anywhere. */
 static bool image_holds(int image, const char *text)
 {
@@ -407,6 +452,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_overlay, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_overlay_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bind, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_program, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_open_unnamed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ext4_stop, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
