@@ -413,6 +413,51 @@ int file_make_dirs(const char *path, mode_t mode, struct err *e)
 	return r < 0 ? err_code(e, r, "make %s", path) : 0;
 }
 
+/* Whether only root can change what stands in a directory, the first n bytes of path. In a sticky one nobody can
+ * replace what root made, which is enough for a parent. */
+static int check_owned(int fd, const char *path, int n, bool is_last, struct err *e)
+{
+	struct stat st;
+	if (fstat(fd, &st) < 0)
+		return err_sys(e, "look at %.*s", n, path);
+	if (st.st_uid != 0)
+		return err_set(e, -EPERM, "%.*s belongs to user %u: only root's directories are trusted", n,
+			       path, st.st_uid);
+	if ((st.st_mode & (S_IWGRP | S_IWOTH)) && (is_last || !(st.st_mode & S_ISVTX)))
+		return err_set(e, -EPERM, "%.*s can be changed by group or others: chmod go-w is needed", n,
+			       path);
+	return 0;
+}
+
+int file_open_owned(const char *path, int *ret_fd, struct err *e)
+{
+	char name[NAME_MAX + 1];
+	const char *rest = path;
+	scoped_fd int at = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (at < 0)
+		return err_sys(e, "open /");
+	int r = path[0] == '/' ? check_owned(at, "/", 1, false, e)
+			       : err_set(e, -EINVAL, "open %s: not an absolute path", path);
+	while (r == 0) {
+		r = next_component(&rest, name);
+		if (r <= 0) {
+			r = r < 0 ? err_code(e, r, "open %s", path) : 1;
+			break;
+		}
+		int n = (int)(rest - path);
+		int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (next < 0)
+			return err_sys(e, "open %.*s as a directory", n, path);
+		fd_close(&at);
+		at = next;
+		r = check_owned(at, path, n, rest[strspn(rest, "/")] == '\0', e);
+	}
+	if (r < 0)
+		return r;
+	*ret_fd = fd_steal(&at);
+	return 0;
+}
+
 int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e)
 {
 	scoped_fd int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);

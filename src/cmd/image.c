@@ -95,7 +95,8 @@ static void options_done(void *data)
 	buf_done(&o->include);
 }
 
-/* Appends the packages of the list (one a line, # begins a comment), separated by commas. */
+/* Appends the packages of the list (one a line, # begins a comment), separated by commas. It is ours, so it may also hold
+ * a pattern of apt, which may match nothing: for what not every suite has. */
 static int read_packages(const char *path, struct buf *out, struct err *e)
 {
 	char text[LIST_MAX];
@@ -107,7 +108,7 @@ static int read_packages(const char *path, struct buf *out, struct err *e)
 		line[strcspn(line, "# \t")] = 0;
 		if (!*line)
 			continue;
-		if (!plain_word(line, "+-.:"))
+		if (!plain_word(line + (*line == '?'), *line == '?' ? "+-.:()" : "+-.:"))
 			return err_set(e, -EINVAL, "%s: %s is not the name of a package", path, line);
 		buf_fmt(out, "%s%s", out->n ? "," : "", line);
 	}

@@ -27,9 +27,8 @@ struct conduit_config {
 	uid_t uid;         /* the conduit's own from now on, and its gid */
 	uid_t peer_uid;    /* of the executor, as this host sees it */
 	uint32_t hello_ms; /* from the connection to Hello */
-	uint32_t
-		frame_ms; /* from a frame's first byte to its last; for the guest to read what waits for it */
-	uint32_t copy_ms; /* for the guest to get on with a copy of files */
+	uint32_t frame_ms; /* from a frame's first byte to its last; for the guest to read what waits */
+	uint32_t copy_ms;  /* for the guest to get on with a copy of files */
 };
 
 #define CONDUIT_MAGIC 0x31647563u

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,12 +38,14 @@ struct birth {
  * the address sanitizer, whose marks would stay behind. */
 #define in_child static __attribute__((no_sanitize("address")))
 
-/* Signals are blocked here, and those of the parent's handlers must never run in the child. */
+/* Signals are blocked here, and those of the parent's handlers must never run in the child. The system call itself,
+ * because sigaction() refuses the two signals that glibc keeps for itself, and whatever posix_spawn() started, make
+ * for one, hands them down ignored. */
 in_child void reset_signals(void)
 {
-	struct sigaction standard = {.sa_handler = SIG_DFL};
-	for (int number = 1; number <= SIGRTMAX; number++)
-		(void)sigaction(number, &standard, NULL);
+	static const unsigned long standard[4]; /* the kernel's struct: SIG_DFL, no flags, an empty mask */
+	for (int number = 1; number < _NSIG; number++)
+		(void)syscall(SYS_rt_sigaction, number, standard, NULL, _NSIG / 8);
 	sigset_t none;
 	sigemptyset(&none);
 	(void)sigprocmask(SIG_SETMASK, &none, NULL);

@@ -20,9 +20,9 @@
 /* A live sandbox of one isolation; private to it. */
 struct isolated;
 
-/* What the keeper needs to know of a live sandbox. Descriptors stay the isolation's. */
+/* What the keeper needs to know of a live sandbox. Descriptors but the first stay the isolation's. */
 struct isolated_view {
-	int listen_fd;  /* where the executor will connect: handed to the conduit */
+	int listen_fd;  /* where the executor will connect: the keeper's, for the conduit */
 	uid_t peer_uid; /* host id of the executor */
 	int door_fd;    /* readable when the first program inside knocks; -1 where there is no door */
 	int gone_fd;    /* readable when the sandbox has ended */

@@ -280,9 +280,12 @@ static int do_start_failed(struct keeper *k, const struct event_args *, struct e
 	return 0;
 }
 
-static int do_start_died(struct keeper *k, const struct event_args *, struct err *)
+static int do_start_died(struct keeper *k, const struct event_args *a, struct err *)
 {
-	judge_gone(k, true);
+	if (a->text)
+		judge_set(&k->result, END_START_FAILED, "%s", a->text);
+	else
+		judge_gone(k, true);
 	return 0;
 }
 
@@ -572,6 +575,8 @@ static int start_conduit(struct keeper *k, struct err *e)
 					.die_with_parent = true,
 					.new_session = true};
 	r = child_start(&plan, &k->conduit, e);
+	/* Only the conduit's is left, so that nobody can connect any more once it has closed it. */
+	fd_close(&k->view.listen_fd);
 	return r < 0 ? r : record_add_process(k->sandbox.record, "conduit", k->conduit.pid, e);
 }
 
@@ -621,6 +626,9 @@ static int settle_ready(struct keeper *k, struct err *e)
 static int make(struct keeper *k, struct err *e)
 {
 	int r = k->ops->prepare(&k->sandbox, &k->isolated, &k->view, e);
+	/* No path is relative from here on, and the directory that the user stood in is not kept busy. */
+	if (r == 0 && chdir("/") < 0)
+		r = err_sys(e, "chdir /");
 	if (r == 0)
 		r = settle_ready(k, e);
 	if (r == 0)

@@ -1,4 +1,5 @@
 #include <stdio.h>
+#include <unistd.h>
 
 #include "isolation/system/lxc.h"
 #include "spec/id.h"
@@ -9,5 +10,8 @@ int main(int n, char **arguments)
 		(void)fprintf(stderr, "ermite-lxc: started by ermite-keeper only\n");
 		return LXC_MISUSED;
 	}
+	/* The directory that the user stood in is of no use and would be kept busy. */
+	if (chdir("/") < 0)
+		return LXC_MISUSED;
 	return lxc_run(arguments[1]);
 }

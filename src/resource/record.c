@@ -38,13 +38,9 @@ int record_open_store(const char *state_dir, int *ret_fd, struct err *e)
 	int r = file_make_dirs(state_dir, 0700, e);
 	if (r == 0)
 		r = file_make_dirs(path, 0700, e);
-	if (r < 0)
-		return r;
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0)
-		return err_sys(e, "open %s", path);
-	*ret_fd = fd;
-	return 0;
+	if (r == 0)
+		r = file_open_owned(path, ret_fd, e);
+	return r < 0 ? err_ctx(e, r, "state directory") : 0;
 }
 
 static int lock(int fd, int how)

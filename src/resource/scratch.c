@@ -1,3 +1,4 @@
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -6,6 +7,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -117,15 +119,73 @@ static int copy_sparse(int from, int to, struct err *e)
 	return errno == ENXIO ? 0 : err_sys(e, "read the scratch template");
 }
 
-static int make(struct sandbox *s, struct err *e)
+static void close_dir(DIR **d)
 {
-	scoped_fd int from = -1;
+	if (*d)
+		(void)closedir(*d);
+}
+
+/* Bytes that the scratch files of the store may still take. */
+static uint64_t promised(int store_fd)
+{
+	uint64_t sum = 0;
+	scoped_fd int again = openat(store_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	__attribute__((cleanup(close_dir))) DIR *d = again < 0 ? NULL : fdopendir(again);
+	if (d)
+		(void)fd_steal(&again);
+	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
+		char path[ID_SIZE + sizeof(SCRATCH_FILE)];
+		struct stat st;
+		if (!id_valid(entry->d_name))
+			continue;
+		(void)snprintf(path, sizeof(path), "%.*s/" SCRATCH_FILE, ID_SIZE - 1, entry->d_name);
+		if (fstatat(store_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_size > st.st_blocks * 512)
+			sum += (uint64_t)(st.st_size - st.st_blocks * 512);
+	}
+	return sum;
+}
+
+/* What is promised to all sandboxes together must be there, or be overcommitted knowingly. */
+static int check_room(int store_fd, const struct config *c, struct err *e)
+{
+	struct statvfs fs;
+	if (fstatvfs(store_fd, &fs) < 0)
+		return err_sys(e, "look at the free space");
+	uint64_t free_mib = fs.f_bavail * fs.f_frsize >> 20;
+	uint64_t others_mib = promised(store_fd) >> 20;
+	if (others_mib + c->job_disk_mib <= free_mib * c->disk_overcommit)
+		return 0;
+	return err_set(
+		e, -ENOSPC,
+		"%llu MiB of disk are asked for, but %llu MiB are free and %llu MiB of them promised to "
+		"other sandboxes: a smaller ERMITE_RUNNER_JOB_DISK or a larger "
+		"ERMITE_RUNNER_DISK_OVERCOMMIT would do",
+		(unsigned long long)c->job_disk_mib, (unsigned long long)free_mib,
+		(unsigned long long)others_mib);
+}
+
+static int make_locked(struct sandbox *s, int from, struct err *e)
+{
 	scoped_fd int to = -1;
-	int r = open_template(s->store_fd, s->spec->config.job_disk_mib, &from, e);
+	int r = check_room(s->store_fd, &s->spec->config, e);
 	if (r == 0)
 		r = file_open_beneath(record_dir(s->record), SCRATCH_FILE, O_RDWR | O_CREAT | O_EXCL, 0600,
 				      &to, e);
 	return r < 0 ? r : copy_sparse(from, to, e);
+}
+
+static int make(struct sandbox *s, struct err *e)
+{
+	scoped_fd int from = -1;
+	int r = open_template(s->store_fd, s->spec->config.job_disk_mib, &from, e);
+	if (r < 0)
+		return r;
+	/* Nobody else may take the room between the look and the file. */
+	if (flock(s->store_fd, LOCK_EX) < 0)
+		return err_sys(e, "lock the store of sandboxes");
+	r = make_locked(s, from, e);
+	(void)flock(s->store_fd, LOCK_UN);
+	return r;
 }
 
 static int unmake(struct sandbox *s, struct err *e)

@@ -40,6 +40,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "sanitized: also run with the programs built with sanitizers")
 
 
+def is_sanitized():
+    """Whether the programs are built with sanitizers, which take more memory."""
+    options = json.loads((BUILD / "meson-info" / "intro-buildoptions.json").read_text())
+    return next(o["value"] for o in options if o["name"] == "b_sanitize") != "none"
+
+
 def wait_for(condition, what, limit_s=30):
     """Calls condition until it gives something true, which is returned."""
     deadline = time.monotonic() + limit_s

@@ -317,7 +317,7 @@ static void test_remove_hostile(void **)
 	pid_t sleeper = start_sleeper();
 	(void)snprintf(pid, sizeof(pid), "%d", sleeper);
 	assert_int_equal(file_put(last, "cgroup.procs", pid, &e), 0);
-	scoped_fd int deep = make_deep(h, "d", 1500);
+	(void)close(make_deep(h, "d", 1500));
 	for (unsigned i = 0; i < 500; i++) {
 		char wide[32];
 		(void)snprintf(wide, sizeof(wide), "guest/wide%u", i);

@@ -140,6 +140,7 @@ static void test_configuration(void **)
 	assert_memory_equal(&c, &got, sizeof(c));
 	assert_int_equal(got.hello_ms, 10000);
 	assert_int_equal(got.frame_ms, 30000);
+	assert_int_equal(got.copy_ms, 60000);
 	close(fd);
 	fd = lab_memfd(&c, sizeof(c) - 1);
 	assert_int_equal(conduit_config_read(fd, &got, &e), -EINVAL);

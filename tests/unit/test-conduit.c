@@ -428,6 +428,34 @@ static void test_deaf_guest(void **)
 	lab_close(&l, 0);
 }
 
+/* A copy of files that the guest leaves alone is its offence; one that the client leaves alone is not. */
+static void test_copies_go_on(void **)
+{
+	static const ermite_Kind kinds[] = {ermite_Kind_GET, ermite_Kind_PUT};
+	struct lab l;
+	for (size_t i = 0; i < 2; i++) {
+		bool has_input = kinds[i] == ermite_Kind_PUT;
+		lab_open_greeted(&l, 200);
+		struct pipes p = lab_start_running(&l, 1, kinds[i], has_input, 1000);
+		if (has_input)
+			assert_int_equal(write(p.input, "tree", 4), 4);
+		lab_told_protocol(&l, "the guest has left a copy of files alone for 200 ms");
+		close_pipes(p);
+		lab_close(&l, 0);
+	}
+
+	lab_open_greeted(&l, 100);
+	struct pipes p = lab_start_running(&l, 1, ermite_Kind_PUT, true, 0);
+	usleep(250000);
+	assert_int_equal(write(p.input, "tree", 4), 4);
+	(void)lab_hear(&l, ermite_ToGuest_data_tag);
+	lab_say(&l, (struct said){.tag = EXITED, .id = 1});
+	lab_told(&l, MESSAGE_COUNT, 1, 0, 0);
+	lab_told(&l, MESSAGE_EXITED, 1, 0, 0);
+	close_pipes(p);
+	lab_close(&l, 0);
+}
+
 /* The stream ends: what was said before still arrives, then CLOSED. */
 static void test_guest_closes(void **)
 {
@@ -645,21 +673,14 @@ int main(void)
 {
 	(void)signal(SIGPIPE, SIG_IGN);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_good_path),
-		cmocka_unit_test(test_violations),
-		cmocka_unit_test(test_repeated),
-		cmocka_unit_test(test_malformed),
-		cmocka_unit_test(test_deadlines),
-		cmocka_unit_test(test_strangers),
-		cmocka_unit_test(test_slow_sink),
-		cmocka_unit_test(test_reader_gone),
-		cmocka_unit_test(test_slow_input),
-		cmocka_unit_test(test_deaf_guest),
-		cmocka_unit_test(test_guest_closes),
-		cmocka_unit_test(test_masks),
-		cmocka_unit_test(test_files),
-		cmocka_unit_test(test_files_too_big),
-		cmocka_unit_test(test_smuggled_descriptors),
+		cmocka_unit_test(test_good_path),     cmocka_unit_test(test_violations),
+		cmocka_unit_test(test_repeated),      cmocka_unit_test(test_malformed),
+		cmocka_unit_test(test_deadlines),     cmocka_unit_test(test_strangers),
+		cmocka_unit_test(test_slow_sink),     cmocka_unit_test(test_reader_gone),
+		cmocka_unit_test(test_slow_input),    cmocka_unit_test(test_deaf_guest),
+		cmocka_unit_test(test_copies_go_on),  cmocka_unit_test(test_guest_closes),
+		cmocka_unit_test(test_masks),         cmocka_unit_test(test_files),
+		cmocka_unit_test(test_files_too_big), cmocka_unit_test(test_smuggled_descriptors),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

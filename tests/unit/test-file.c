@@ -583,6 +583,63 @@ static void test_make_directories(void **state)
 	assert_int_equal(fds_open(), before);
 }
 
+static void test_open_owned(void **state)
+{
+	static const struct {
+		const char *what;
+		mode_t mode, parent_mode;
+		uid_t uid, parent_uid;
+		int expected;
+	} rows[] = {
+		{"root's own", 0700, 0755, 0, 0, 0},
+		{"a sticky parent", 0755, 01777, 0, 0, 0},
+		{"a parent for a group", 0700, 0775, 0, 0, -EPERM},
+		{"a parent for all", 0700, 0757, 0, 0, -EPERM},
+		{"somebody's parent", 0700, 0700, 0, 1000, -EPERM},
+		{"for a group", 0770, 0700, 0, 0, -EPERM},
+		{"sticky", 01777, 0700, 0, 0, -EPERM},
+		{"somebody's", 0700, 0700, 1000, 0, -EPERM},
+	};
+	const char *base = *state;
+	char parent[128];
+	char path[160];
+	int before = fds_open();
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(mkdir("parent", 0700), 0);
+	assert_int_equal(mkdir("parent/own", 0700), 0);
+	(void)snprintf(parent, sizeof(parent), "%s/parent", base);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct err e = ERR_INIT;
+		int fd = -1;
+		assert_int_equal(chown("parent", rows[i].parent_uid, 0), 0);
+		assert_int_equal(chown("parent/own", rows[i].uid, 0), 0);
+		assert_int_equal(chmod("parent", rows[i].parent_mode), 0);
+		assert_int_equal(chmod("parent/own", rows[i].mode), 0);
+		(void)snprintf(path, sizeof(path), "%s/own", parent);
+		if (file_open_owned(path, &fd, &e) != rows[i].expected)
+			fail_msg("%s: %s", rows[i].what, e.msg);
+		assert_int_equal(fd >= 0, rows[i].expected == 0);
+		/* The sentence names the directory that is to blame. */
+		bool is_parent = rows[i].parent_uid != 0 || rows[i].parent_mode & 022;
+		if (rows[i].expected < 0) {
+			assert_non_null(strstr(e.msg, is_parent ? parent : path));
+			assert_true(!strstr(e.msg, path) == is_parent);
+		}
+		fd_close(&fd);
+	}
+	struct err e = ERR_INIT;
+	int fd = -1;
+	assert_int_equal(chmod("parent", 0700), 0);
+	assert_int_equal(symlink("parent", "link"), 0);
+	(void)snprintf(path, sizeof(path), "%s/link/own", base);
+	assert_true(file_open_owned(path, &fd, &e) < 0);
+	assert_int_equal(file_open_owned("parent/own", &fd, &e), -EINVAL);
+	assert_int_equal(file_open_owned("/../x", &fd, &e), -EXDEV);
+	assert_int_equal(fd, -1);
+	assert_int_equal(fds_open(), before);
+}
+
 static void test_memfd(void **)
 {
 	struct err e = ERR_INIT;
@@ -624,6 +681,7 @@ int main(void)
 		ROW(test_remove_other_things),
 		ROW(test_remove_stops_at_mounts),
 		ROW(test_make_directories),
+		ROW(test_open_owned),
 		ROW(test_memfd),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,7 +91,7 @@ static void test_attach_read_only(void **)
 	assert_true(writable < 0 || pwrite(writable, "x", 1, 0) < 0);
 }
 
-/* All users of a file that is only read get one device; nobody gets one that can be written or that another file has. */
+/* All users of a file that is only read get one device; nobody gets one that can be written or is another file's. */
 static void test_share(void **)
 {
 	struct err e = ERR_INIT;

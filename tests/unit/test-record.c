@@ -331,6 +331,7 @@ static void test_torn(void **)
 	put_away(first);
 	put_away(r);
 	text[n++] = '\n';
+	text[n] = '\0';
 	size_t slot_end = (size_t)(strstr(text, "slot 1\n") - text) + strlen("slot 1\n");
 	for (size_t cut = 0; cut <= (size_t)n; cut++) {
 		plant(id, text, cut);

@@ -58,7 +58,7 @@ static int teardown(void **)
 	return r;
 }
 
-/* A process that does nothing and dies with this one; without our descriptors, for a lock goes with the last of them. */
+/* A process that does nothing and dies with this one. It has none of our descriptors: a lock goes with the last. */
 static pid_t start_sleeper(void)
 {
 	int ends[2];

@@ -108,7 +108,7 @@ static const struct row {
 	{STATE_KILLING, EVENT_CONNECTED, STATE_KILLING, ACTION_IMPOSSIBLE},
 	{STATE_KILLING, EVENT_JOB_START, STATE_KILLING, ACTION_IMPOSSIBLE},
 
-	/* The job has ended and its reason stands, unless fetching the outputs shows that guest or runner are broken. */
+	/* The job has ended and its reason stands, unless fetching outputs shows that guest or runner are broken. */
 	{STATE_OVER, EVENT_DELETE, STATE_DOWN, ACTION_KEEP_REASON},
 	{STATE_OVER, EVENT_CANCEL, STATE_DOWN, ACTION_KEEP_REASON},
 	{STATE_OVER, EVENT_CLIENT_GONE, STATE_DOWN, ACTION_KEEP_REASON},

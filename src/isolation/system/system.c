@@ -165,7 +165,7 @@ static int prepare_steps(struct isolated *i, struct isolated_view *view, struct 
 		return r;
 	(void)rootfs_has_init(&systemd);
 	*view = (struct isolated_view){
-		.listen_fd = i->listen_fd,
+		.listen_fd = fd_steal(&i->listen_fd),
 		.peer_uid = i->uid,
 		.door_fd = i->door_fd,
 		.gone_fd = i->container.lxc.pidfd,

@@ -69,6 +69,7 @@ static void stop_itself(struct guest *)
 /* The one good connection is made first; a flood follows before it says a word. */
 static void connect_often(struct guest *g)
 {
+	guest_reach(g, STAGE_CONNECTED);
 	for (int i = 0; i < 10; i++) {
 		if (fork() > 0)
 			continue;
@@ -141,9 +142,10 @@ static void send_garbage(struct guest *g)
 	send_full_frame(g, bytes, sizeof(bytes));
 }
 
-/* A million times the same member, which the last one wins. */
+/* Half a million times the same member, which is one message; and once more. */
 static void repeat_member(struct guest *g)
 {
+	send_full_frame(g, "\x42\0", 2);
 	send_full_frame(g, "\x42\0", 2);
 }
 
@@ -206,7 +208,7 @@ static void ignore_window(struct guest *g)
 		guest_send_data(g, 1, chunk, sizeof(chunk));
 }
 
-/* Waits for some input and grants more than it was. */
+/* Waits for a little input and grants more than it was. */
 static void grant_too_much(struct guest *g)
 {
 	while (guest_hear(g)->which_message != ermite_ToGuest_data_tag)

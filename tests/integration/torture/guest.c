@@ -173,14 +173,16 @@ static void finish_and_copy_out(struct guest *g)
 
 void guest_reach(struct guest *g, enum stage stage)
 {
-	if (stage >= STAGE_CONNECTED)
-		join(g);
-	if (stage >= STAGE_GREETED)
-		greet(g);
-	if (stage >= STAGE_ASKED)
-		guest_await_start(g);
-	if (stage >= STAGE_RUNNING)
-		guest_say_started(g);
-	if (stage >= STAGE_COPY_OUT)
-		finish_and_copy_out(g);
+	static void (*const steps[])(struct guest * g) = {
+		[STAGE_CONNECTED] = join,
+		[STAGE_GREETED] = greet,
+		[STAGE_ASKED] = guest_await_start,
+		[STAGE_RUNNING] = guest_say_started,
+		[STAGE_COPY_OUT] = finish_and_copy_out,
+	};
+	while (g->stage < stage) {
+		g->stage++;
+		if (steps[g->stage])
+			steps[g->stage](g);
+	}
 }

@@ -28,6 +28,7 @@ enum stage {
 #define JOB_ID 2
 
 struct guest {
+	enum stage stage;
 	int fd;          /* the stream, or -1 */
 	uint32_t id;     /* of what the host started last */
 	uint32_t credit; /* bytes that may still be sent on channel 1 */
@@ -37,7 +38,7 @@ struct guest {
 	uint8_t received[FRAME_HEAD + FRAME_MAX];
 };
 
-/* Goes on, as the real executor would, until the stage is reached. */
+/* Begins, or goes on from where it is, as the real executor would, until the stage is reached. */
 void guest_reach(struct guest *g, enum stage stage);
 
 /* Sends bytes as they are. */
