@@ -95,8 +95,8 @@ static void options_done(void *data)
 	buf_done(&o->include);
 }
 
-/* Appends the packages of the list (one a line, # begins a comment), separated by commas. It is ours, so it may also hold
- * a pattern of apt, which may match nothing: for what not every suite has. */
+/* Appends the packages of the list (one a line, # begins a comment), separated by commas. It is ours, so it may also
+ * hold a pattern of apt, which may match nothing: for what not every suite has. */
 static int read_packages(const char *path, struct buf *out, struct err *e)
 {
 	char text[LIST_MAX];

@@ -10,8 +10,8 @@
 
 /*
  * The automaton is a trie of all forms with failure links (Aho and Corasick, 1975), its nodes in the order of the
- * sorted forms. A node's first child is then the node behind it, so a chain, which is what nearly all of the trie is, needs no
- * edges: 12 bytes a node. Further children stand in a hash table, those of the root in an array.
+ * sorted forms. A node's first child is then the node behind it, so a chain, which is what nearly all of the trie is,
+ * needs no edges: 12 bytes a node. Further children stand in a hash table, those of the root in an array.
  *
  * Ordinary text hardly ever enters it: as long as nothing is under way, four bytes at a time are looked up in a filter
  * of the first four bytes of all forms.

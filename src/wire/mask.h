@@ -8,7 +8,8 @@
  * A job that wants to print its secrets finds a form that is not searched: this is against accidents.
  *
  * The automaton is memory of the caller's process, bounded by the bytes of the secrets: about 150 times them, 600 times
- * where every byte is escaped (75 MiB for MASK_SECRETS_MAX), and a quarter more while it is built. No descriptors, no clock.
+ * where every byte is escaped (75 MiB for MASK_SECRETS_MAX), and a quarter more while it is built. No descriptors,
+ * no clock.
  */
 #ifndef ERMITE_WIRE_MASK_H
 #define ERMITE_WIRE_MASK_H
