@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/securebits.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,55 +14,81 @@
 #include "base/file.h"
 #include "base/scope.h"
 
-/* The child only has to be there while its namespace gets the map; it stands in read(2) until we close our end. */
-static pid_t start_holder(int ret_pipe[2])
+/* The child makes the namespace as its owner, with the capabilities of root, says so, and stands in read(2) until we
+ * close our end: its namespace must be there while it gets the map. */
+static int hold(uint32_t owner, int socket)
 {
-	if (pipe2(ret_pipe, O_CLOEXEC) < 0)
-		return -1;
-	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, NULL, NULL, NULL, NULL);
-	if (pid != 0)
-		return pid;
-	char byte;
-	(void)close(ret_pipe[1]);
-	while (read(ret_pipe[0], &byte, 1) < 0 && errno == EINTR)
+	char byte = 0;
+	if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) < 0 ||
+	    syscall(SYS_setresuid, -1, owner, -1) < 0 || unshare(CLONE_NEWUSER) < 0)
+		return errno;
+	if (write(socket, &byte, 1) != 1)
+		return EPIPE;
+	while (read(socket, &byte, 1) < 0 && errno == EINTR)
 		;
-	_exit(0);
+	return 0;
 }
 
-static int write_map(pid_t pid, const char *which, uint32_t first, uint32_t count, struct err *e)
+static int write_map(pid_t pid, const char *which, const char *map, struct err *e)
 {
 	char path[48];
-	char map[64];
 	(void)snprintf(path, sizeof(path), "/proc/%d/%s", pid, which);
-	(void)snprintf(map, sizeof(map), "0 %u %u", first, count);
 	return file_put(AT_FDCWD, path, map, e);
+}
+
+static int open_mapped(pid_t pid, const char *map, int *ret_fd, struct err *e)
+{
+	char path[48];
+	int r = write_map(pid, "uid_map", map, e);
+	if (r == 0)
+		r = write_map(pid, "gid_map", map, e);
+	if (r < 0)
+		return r;
+	(void)snprintf(path, sizeof(path), "/proc/%d/ns/user", pid);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return err_sys(e, "open %s", path);
+	*ret_fd = fd;
+	return 0;
+}
+
+static int make(uint32_t owner, const char *map, int *ret_fd, struct err *e)
+{
+	int ends[2];
+	char byte;
+	int status = 0;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		return err_sys(e, "make a user namespace");
+	scoped_fd int ours = ends[0];
+	scoped_fd int theirs = ends[1];
+	pid_t pid = fork();
+	if (pid < 0)
+		return err_sys(e, "make a user namespace");
+	if (pid == 0) {
+		(void)close(ours);
+		_exit(hold(owner, theirs));
+	}
+	fd_close(&theirs);
+	int r = read(ours, &byte, 1) == 1 ? open_mapped(pid, map, ret_fd, e) : 1;
+	fd_close(&ours);
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (r <= 0)
+		return r;
+	return err_code(e, WIFEXITED(status) && WEXITSTATUS(status) ? -WEXITSTATUS(status) : -EIO,
+			"make a user namespace");
 }
 
 int userns_make(uint32_t first, uint32_t count, int *ret_fd, struct err *e)
 {
+	char map[64];
 	if (first == 0 || count == 0 || first + (count - 1) < first)
 		return err_set(e, -EINVAL, "id map 0 %u %u", first, count);
-	int ends[2] = {-1, -1};
-	pid_t pid = start_holder(ends);
-	[[maybe_unused]] scoped_fd int read_end = ends[0];
-	scoped_fd int write_end = ends[1];
-	if (pid < 0)
-		return err_sys(e, "make a user namespace");
-	int r = write_map(pid, "uid_map", first, count, e);
-	if (r == 0)
-		r = write_map(pid, "gid_map", first, count, e);
-	scoped_fd int ns = -1;
-	if (r == 0) {
-		char path[48];
-		(void)snprintf(path, sizeof(path), "/proc/%d/ns/user", pid);
-		ns = open(path, O_RDONLY | O_CLOEXEC);
-		if (ns < 0)
-			r = err_sys(e, "open %s", path);
-	}
-	fd_close(&write_end);
-	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-		;
-	if (r == 0)
-		*ret_fd = fd_steal(&ns);
-	return r;
+	(void)snprintf(map, sizeof(map), "0 %u %u", first, count);
+	return make(first, map, ret_fd, e);
+}
+
+int userns_make_owned(uint32_t owner, int *ret_fd, struct err *e)
+{
+	return make(owner, "0 0 4294967295", ret_fd, e);
 }

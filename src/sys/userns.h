@@ -12,4 +12,9 @@
  * of it that the caller owns. A map that holds host id 0 is refused. */
 [[nodiscard]] int userns_make(uint32_t first, uint32_t count, int *ret_fd, struct err *e);
 
+/* Makes a user namespace in which every id is itself and which belongs to owner: what the kernel limits for each user
+ * (inotify instances, namespaces) is counted, for all that is made in it, on owner and not on host root. Returns 0 and
+ * a descriptor of it that the caller owns. */
+[[nodiscard]] int userns_make_owned(uint32_t owner, int *ret_fd, struct err *e);
+
 #endif

@@ -251,7 +251,7 @@ class Watch(threading.Thread):
         self.n_ps += 1
 
     def run(self):
-        while not self.over.wait(0.02):
+        while not self.over.wait(0.03):
             self.look()
             if self.n_ps < time.monotonic() * 4 - self.began * 4:
                 self.time_ps()

@@ -9,6 +9,9 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -94,6 +97,82 @@ static void test_refusals(void **)
 	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
+/* Makes inotify instances until there are no more, in a namespace, then answers how many and stays until it is killed. */
+static pid_t use_up(int ns, int *ret_count)
+{
+	int ends[2];
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		int n = -1;
+		(void)alarm(60);
+		if (setns(ns, CLONE_NEWUSER) == 0)
+			for (n = 0; inotify_init1(IN_CLOEXEC) >= 0;)
+				n++;
+		(void)!write(ends[1], &n, sizeof(n));
+		(void)pause();
+		_exit(0);
+	}
+	(void)close(ends[1]);
+	assert_int_equal(read(ends[0], ret_count, sizeof(*ret_count)), sizeof(*ret_count));
+	(void)close(ends[0]);
+	return pid;
+}
+
+/* What one owner has used up, another one still has; and one owner has it only once. */
+static void test_owned(void **)
+{
+	struct err e = ERR_INIT;
+	struct rlimit files;
+	uint64_t most = 0;
+	int ns[3] = {-1, -1, -1};
+	int counts[3];
+	pid_t pids[3];
+	static const uint32_t owners[3] = {3999800001, 3999800002, 3999800001};
+	assert_int_equal(file_read_u64(AT_FDCWD, "/proc/sys/fs/inotify/max_user_instances", &most, &e), 0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = files.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+	for (size_t i = 0; i < 3; i++) {
+		if (userns_make_owned(owners[i], &ns[i], &e) < 0)
+			fail_msg("%s", e.msg);
+		pids[i] = use_up(ns[i], &counts[i]);
+	}
+	if (most + 64 < files.rlim_cur) {
+		assert_int_equal(counts[0], most);
+		assert_int_equal(counts[1], most);
+		assert_int_equal(counts[2], 0);
+	}
+	char path[64];
+	unsigned map[3] = {0};
+	(void)snprintf(path, sizeof(path), "/proc/%d/uid_map", pids[0]);
+	read_map(path, map);
+	assert_int_equal(map[0], 0);
+	assert_int_equal(map[1], 0);
+	assert_int_equal(map[2], UINT32_MAX);
+	for (size_t i = 0; i < 3; i++) {
+		(void)kill(pids[i], SIGKILL);
+		assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
+		(void)close(ns[i]);
+	}
+}
+
+/* Whoever makes a namespace for another stays who he was. */
+static void test_maker_is_unchanged(void **)
+{
+	struct err e = ERR_INIT;
+	int before = fds_open();
+	int ns = -1;
+	assert_int_equal(userns_make_owned(3999800003, &ns, &e), 0);
+	assert_int_equal(geteuid(), 0);
+	assert_int_equal(getegid(), 0);
+	assert_int_equal(prctl(PR_GET_SECUREBITS), 0);
+	(void)close(ns);
+	assert_int_equal(fds_open(), before);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+}
+
 int main(void)
 {
 	if (geteuid() != 0)
@@ -101,6 +180,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_map),
 		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_owned),
+		cmocka_unit_test(test_maker_is_unchanged),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

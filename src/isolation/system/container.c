@@ -16,6 +16,7 @@
 #include "isolation/system/apparmor.h"
 #include "isolation/system/layout.h"
 #include "spec/libexec.h"
+#include "sys/userns.h"
 
 enum { CONFIG_MAX = 65535, LOG_MAX = 65536, END_MS = 5000 };
 
@@ -140,10 +141,13 @@ int container_start(struct container *c, const char *id, uid_t uid, bool lxcfs, 
 	int r = build_config(&b, id, uid, lxcfs, config);
 	if (r < 0)
 		return err_code(e, r, "write the configuration of the container");
+	scoped_fd int userns = -1;
 	r = file_memfd("lxc-config", b.p, b.n, &fd, e);
+	if (r == 0)
+		r = userns_make_owned(uid, &userns, e);
 	if (r < 0)
 		return r;
-	const struct chan_message m = {.type = 1, .n_fds = 1, .fds = {fd}};
+	const struct chan_message m = {.type = 1, .n_fds = 2, .fds = {fd, userns}};
 	r = chan_send(c->channel, &m, e);
 	fd_close(&c->channel);
 	return r < 0 ? err_ctx(e, r, "ermite-lxc") : 0;

@@ -2,10 +2,12 @@
 
 #include <lxc/lxccontainer.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -15,16 +17,29 @@
 
 enum { CONFIG_MAX = 65536 };
 
-/* Waits for the configuration. Returns its length in *ret, or -1 when the keeper went away. */
-static ssize_t receive_config(char *text)
+/* Waits for the configuration and the user namespace. Returns the length of the text, or -1 when the keeper went
+ * away. */
+static ssize_t receive_config(char *text, int *ret_userns)
 {
 	struct chan_message m;
 	struct err e = ERR_INIT;
 	if (chan_receive(LXC_CHANNEL_FD, &m, &e) != 1)
 		return -1;
 	scoped_fd int fd = chan_take_fd(&m, 0);
+	*ret_userns = chan_take_fd(&m, 1);
 	chan_close_fds(&m);
-	return fd < 0 ? -1 : file_read_all(fd, text, CONFIG_MAX, &e);
+	return fd < 0 || *ret_userns < 0 ? -1 : file_read_all(fd, text, CONFIG_MAX, &e);
+}
+
+/* Goes into the sandbox's outer user namespace. We are as good as root in there, and what the kernel counts for a user
+ * is counted on the sandbox's. The change of credentials takes two settings back. */
+static int enter_userns(int userns)
+{
+	pid_t parent = getppid();
+	if (setns(userns, CLONE_NEWUSER) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 ||
+	    prctl(PR_SET_DUMPABLE, 1) < 0)
+		return -1;
+	return getppid() == parent ? 0 : -1;
 }
 
 /* liblxc finds no control groups: those are the keeper's. The mount is this process's own, made only now, when
@@ -71,9 +86,11 @@ int lxc_run(const char *id)
 	struct lxc_container *c = text ? lxc_container_new(id, RUN_LXC) : NULL;
 	if (!c || lxc_log_init(&log) < 0)
 		return LXC_MISUSED;
-	ssize_t n = receive_config(text);
-	if (n <= 0 || hide_cgroups() < 0)
+	scoped_fd int userns = -1;
+	ssize_t n = receive_config(text, &userns);
+	if (n <= 0 || enter_userns(userns) < 0 || hide_cgroups() < 0)
 		return LXC_MISUSED;
+	fd_close(&userns);
 	(void)close(LXC_CHANNEL_FD); /* nothing of ours may be inherited by the container */
 	text[n] = '\0';
 	int r = start(c, text, (size_t)n);

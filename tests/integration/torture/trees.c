@@ -1,4 +1,5 @@
 #include <string.h>
+#include <time.h>
 
 #include "base/rd.h"
 #include "modes.h"
@@ -172,8 +173,11 @@ static void endless(struct guest *g)
 			guest_give_up();
 		n += (size_t)entry_n;
 	}
-	for (;;)
+	for (;;) {
 		guest_output(g, many, n);
+		/* The host is not to be worn out by this, but to come to the end of its patience. */
+		(void)nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+	}
 }
 
 const struct act tree_acts[] = {
