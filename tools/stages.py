@@ -138,7 +138,7 @@ def meson_count(build):
     log = build / "meson-logs" / "testlog.json"
     for line in log.read_text().splitlines() if log.exists() else ():
         test = json.loads(line)
-        output = test.get("stdout") or ""
+        output = (test.get("stdout") or "") + (test.get("stderr") or "")  # cmocka sums up on standard error
         cases = {
             word: sum(map(int, re.findall(rf"^\[  {word} \] (\d+) test\(s\)", output, re.MULTILINE)))
             for word in ("PASSED ", "FAILED ", "SKIPPED")

@@ -132,9 +132,13 @@ void buf_json(struct buf *b, const char *s, size_t n)
 	buf_str(b, "\"");
 }
 
-/* True for what moves a terminal's cursor or state: C0, DEL, and C1 in its UTF-8 form. */
+/* True for what moves a terminal's cursor or state (C0, DEL, and C1 in its UTF-8 form), begins a line (U+2028, U+2029)
+ * or turns the direction of what is shown (U+202A to U+202E, U+2066 to U+2069). */
 static bool is_control(const uint8_t *p, size_t length)
 {
+	if (length == 3 && p[0] == 0xe2)
+		return (p[1] == 0x80 && p[2] >= 0xa8 && p[2] <= 0xae) ||
+		       (p[1] == 0x81 && p[2] >= 0xa6 && p[2] <= 0xa9);
 	return (length == 1 && (p[0] < 0x20 || p[0] == 0x7f)) || (length == 2 && p[0] == 0xc2 && p[1] < 0xa0);
 }
 

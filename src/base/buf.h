@@ -40,8 +40,8 @@ void buf_str(struct buf *b, const char *s);
  * replaced by U+FFFD. n is the length of s. */
 void buf_json(struct buf *b, const char *s, size_t n);
 
-/* Appends s so that it stays on one line and cannot steer a terminal: control characters and bytes that are not UTF-8
- * become \xNN. n is the length of s. */
+/* Appends s so that it stays on one line and cannot steer a terminal or turn its own order around: control characters
+ * and bytes that are not UTF-8 become \xNN. n is the length of s. */
 void buf_plain(struct buf *b, const char *s, size_t n);
 
 /* The text so far, never NULL; owned by the buffer and valid until the next append. */

@@ -29,13 +29,53 @@ struct record {
 	struct record_info info;
 };
 
+static int check_owner(const char *path, struct err *e)
+{
+	struct stat st;
+	if (stat(path, &st) < 0)
+		return err_sys(e, "look at %s", path);
+	if (st.st_uid != 0)
+		return err_set(e, -EPERM, "%s must belong to root, not to user %u", path, st.st_uid);
+	if (st.st_mode & (S_IWGRP | S_IWOTH))
+		return err_set(e, -EPERM, "%s must not be writable by group or others", path);
+	return 0;
+}
+
+/* Whoever may change the state directory or one above it could put another in its place. What is not there yet is made
+ * by us. */
+static int check_owners(const char *state_dir, struct err *e)
+{
+	char path[CONFIG_PATH_MAX];
+	int n = snprintf(path, sizeof(path), "%s", state_dir);
+	if (n < 0 || (size_t)n >= sizeof(path) || path[0] != '/')
+		return err_set(e, -EINVAL, "no absolute path");
+	scoped_free char *real = realpath(path, NULL);
+	while (!real && errno == ENOENT) {
+		char *slash = strrchr(path, '/');
+		slash[slash == path] = '\0';
+		real = realpath(path, NULL);
+	}
+	if (!real)
+		return err_sys(e, "look at %s", path);
+	for (;;) {
+		int r = check_owner(real, e);
+		char *slash = strrchr(real, '/');
+		if (r < 0 || !slash[1])
+			return r;
+		slash[slash == real] = '\0';
+	}
+}
+
 int record_open_store(const char *state_dir, int *ret_fd, struct err *e)
 {
 	char path[CONFIG_PATH_MAX + 16];
 	int n = snprintf(path, sizeof(path), "%s/sandboxes", state_dir);
 	if (n < 0 || (size_t)n >= sizeof(path))
 		return err_set(e, -ENAMETOOLONG, "state directory %s", state_dir);
-	int r = file_make_dirs(state_dir, 0700, e);
+	int r = check_owners(state_dir, e);
+	if (r < 0)
+		return err_ctx(e, r, "state directory %s", state_dir);
+	r = file_make_dirs(state_dir, 0700, e);
 	if (r == 0)
 		r = file_make_dirs(path, 0700, e);
 	if (r == 0)

@@ -51,7 +51,8 @@ struct record_info {
 /* A record whose lock this process holds. */
 struct record;
 
-/* Opens <state>/sandboxes, made with its parents when missing (mode 0700 for both). Returns 0 and a descriptor. */
+/* Opens <state>/sandboxes, made with its parents when missing (mode 0700 for both). Returns 0 and a descriptor;
+ * -EPERM when the state directory or one above it does not belong to root or can be written by others. */
 [[nodiscard]] int record_open_store(const char *state_dir, int *ret_fd, struct err *e);
 
 /* Makes a new record with a fresh id, the lowest free slot below the capacity and the names of the resources that

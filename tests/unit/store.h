@@ -15,7 +15,7 @@
 #include "resource/resource.h"
 
 /* The directory of the test; made by store_make(), on a disk and not in memory. */
-static char state_dir[] = "/var/tmp/ermite-test-XXXXXX";
+static char state_dir[] = "/var/lib/ermite-test-XXXXXX";
 static struct sandbox_spec spec;
 
 /* Makes the state directory and fills the specification. Returns 0 or a negative errno. */
@@ -46,7 +46,7 @@ static inline void store_clean(void)
 {
 	scoped_buf struct buf left = BUF_INIT(4096);
 	scoped_fd int store = store_open();
-	scoped_fd int parent = open("/var/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	scoped_fd int parent = open("/var/lib", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (store >= 0)
 		(void)!resources_reap(store, &left, NULL);
 	(void)!file_remove_tree(parent, strrchr(state_dir, '/') + 1, NULL);

@@ -27,7 +27,7 @@
 #include "sys/process.h"
 
 /* Of root alone, as a state directory is; gone with the test. */
-static char state_dir[] = "/tmp/ermite-test-record-XXXXXX";
+static char state_dir[] = "/var/lib/ermite-test-record-XXXXXX";
 static struct sandbox_spec spec;
 static int store = -1;
 
@@ -35,8 +35,8 @@ static const char *const resources[] = {"processes", "cgroup", "scratch", NULL};
 
 static void clean(void)
 {
-	scoped_fd int tmp = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	(void)!file_remove_tree(tmp, strrchr(state_dir, '/') + 1, NULL);
+	scoped_fd int parent = open("/var/lib", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	(void)!file_remove_tree(parent, strrchr(state_dir, '/') + 1, NULL);
 }
 
 static int setup(void **)
@@ -132,6 +132,55 @@ static void test_store(void **)
 	assert_int_equal(fd, -1);
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(mkdir(path, 0700), 0);
+}
+
+/* Nobody but root may be able to change the state directory or one above it. */
+static void test_store_that_others_can_change(void **)
+{
+	static const struct {
+		mode_t mode;
+		uid_t uid;
+		const char *words;
+	} rows[] = {
+		{0755, 0, NULL},
+		{0700, 0, NULL},
+		{0775, 0, "must not be writable by group or others"},
+		{0757, 0, "must not be writable by group or others"},
+		{01777, 0, "must not be writable by group or others"},
+		{0755, 1234, "must belong to root, not to user 1234"},
+	};
+	char parent[64];
+	char below[2][80];
+	char wanted[128];
+	(void)snprintf(parent, sizeof(parent), "%s/parent", state_dir);
+	(void)snprintf(below[0], sizeof(below[0]), "%s", parent);
+	(void)snprintf(below[1], sizeof(below[1]), "%s/a/b", parent);
+	for (size_t i = 0; i < 2 * sizeof(rows) / sizeof(rows[0]); i++) {
+		struct err e = ERR_INIT;
+		int fd = -1;
+		size_t k = i / 2;
+		assert_int_equal(mkdir(parent, 0700), 0);
+		assert_int_equal(chmod(parent, rows[k].mode), 0);
+		assert_int_equal(chown(parent, rows[k].uid, 0), 0);
+		int r = record_open_store(below[i % 2], &fd, &e);
+		assert_int_equal(r, rows[k].words ? -EPERM : 0);
+		if (rows[k].words) {
+			(void)snprintf(wanted, sizeof(wanted), "%s %s", parent, rows[k].words);
+			assert_non_null(strstr(e.msg, wanted));
+			assert_int_equal(rmdir(parent), 0);
+		} else {
+			fd_close(&fd);
+			scoped_fd int state = open(state_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+			assert_int_equal(file_remove_tree(state, "parent", &e), 0);
+		}
+	}
+	/* A link is what it leads to. */
+	struct err e = ERR_INIT;
+	int fd = -1;
+	assert_int_equal(symlink("/tmp", parent), 0);
+	assert_int_equal(record_open_store(below[1], &fd, &e), -EPERM);
+	assert_non_null(strstr(e.msg, ": /tmp must not be writable by group or others"));
+	assert_int_equal(unlink(parent), 0);
 }
 
 static void test_create_and_list(void **)
@@ -556,6 +605,7 @@ int main(void)
 		return 1;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_store, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_store_that_others_can_change, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_create_and_list, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_add_process_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_slots, setup, teardown),

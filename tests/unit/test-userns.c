@@ -97,7 +97,7 @@ static void test_refusals(void **)
 	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-/* Makes inotify instances until there are no more, in a namespace, then answers how many and stays until it is killed. */
+/* Makes inotify instances in a namespace until there are no more, says how many, and stays until it is killed. */
 static pid_t use_up(int ns, int *ret_count)
 {
 	int ends[2];
