@@ -449,7 +449,8 @@ void mask_feed(struct mask_stream *s, const uint8_t *p, size_t n, mask_sink *sin
 
 void mask_flush(struct mask_stream *s, mask_sink *sink, void *data)
 {
-	struct feed f = {.s = s, .done = -(ptrdiff_t)s->held_n, .sink = sink, .data = data};
+	/* A chunk of no bytes. */
+	struct feed f = {.s = s, .p = s->held, .done = -(ptrdiff_t)s->held_n, .sink = sink, .data = data};
 	settle(&f, 0);
 	s->state = ROOT;
 	s->marked = false;

@@ -25,7 +25,13 @@ except OSError as error:
     sys.exit(f"fork: {error}")
 """
 
-FORK_BOMB = "bomb() { bomb | bomb & }; bomb; sleep 4; exit 1"
+FORK_BOMB = """
+import subprocess, sys, time
+bomb = ["bash", "-c", "bomb() { bomb | bomb & }; bomb"]
+subprocess.run(bomb, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+time.sleep(4)
+sys.exit(1)
+"""
 
 FILLS_THE_DISK = "dd if=/dev/zero of=fill bs=1M"
 
@@ -115,7 +121,7 @@ def test_pids_limit(runner):
 
 
 def test_fork_bomb(runner):
-    job = beside(runner, "--ready", "system", "--job-pids", "400", "--", "bash", "-c", FORK_BOMB)
+    job = beside(runner, "--ready", "system", "--job-pids", "400", "--", "python3", "-c", FORK_BOMB)
     assert (job.status, job.reason) == (1, "pids_limit"), job
     assert job.evidence.startswith("limit of 400 processes, "), job
 
@@ -281,7 +287,7 @@ def test_signal_before_anything_is_made(runner):
     ],
 )
 def test_system_inside_that_ends(runner, options, command):
-    job = runner.run("--user", "root", *options, "--", "sh", "-c", f"echo before; {command}; echo after; sleep 60")
+    job = runner.run("--user", "root", *options, "--", "sh", "-c", f"echo before; sleep 0.3; {command}; echo after; sleep 60")
     assert (job.status, job.reason) == (125, "sandbox_died"), job
     assert job.stdout.startswith(b"before\n")
     assert job.evidence in (

@@ -163,12 +163,19 @@ LIBLXC_BLOCKS = "fffffffe77fbfab7"
 
 
 def expected_postures(slot):
+    last = int(pathlib.Path("/proc/sys/kernel/cap_last_cap").read_text())
+    everything = f"{(2 << last) - 1:016x}"
     lxcfs = root_helper(["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], NONE, NONE)
     return {
         "keeper": root_helper(KEEPER_ENVIRONMENT, HUP_INT_TERM, SIGPIPE),
         "conduit": conduit(slot),
         "lxcfs": {**lxcfs, "threads": "several"},
-        "lxc": root_helper(["PATH=/nonexistent"], LIBLXC_BLOCKS, NONE),
+        # Root, but in a user namespace around the sandbox's own.
+        "lxc": {
+            **root_helper(["PATH=/nonexistent"], LIBLXC_BLOCKS, NONE),
+            **dict(CapPrm=everything, CapEff=everything, CapBnd=everything),
+            "namespaces": {"mnt", "user"},
+        },
     }
 
 

@@ -250,9 +250,10 @@ static void why_gone(struct isolated *i, bool *ret_start_failed, struct buf *rea
 	if (!c->ended)
 		c->ended = child_wait(&c->lxc, 1000, &c->end, NULL) == 0;
 	*ret_start_failed = c->init_pidfd < 0;
+	bool ran = c->ended && c->end.status == LXC_ENDED;
 	if (c->ended && c->end.signal)
 		buf_fmt(reason, "ermite-lxc was killed by signal %d", c->end.signal);
-	else if (*ret_start_failed)
+	else if (*ret_start_failed && !ran)
 		container_log(reason);
 	else
 		buf_str(reason, "the system inside ended: init exited, or it was powered off");
