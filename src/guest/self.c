@@ -1,20 +1,15 @@
 #include "guest/self.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/scope.h"
+#include "io/child.h"
 
 void self_reset(void)
 {
-	struct sigaction standard = {.sa_handler = SIG_DFL};
-	for (int i = 1; i < NSIG; i++)
-		(void)sigaction(i, &standard, NULL);
-	sigset_t none;
-	(void)sigemptyset(&none);
-	(void)sigprocmask(SIG_SETMASK, &none, NULL);
+	child_reset_signals();
 	(void)umask(022);
 	scoped_fd int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 	if (score >= 0 && write(score, "0", 1) < 0)

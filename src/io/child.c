@@ -38,10 +38,10 @@ struct birth {
  * the address sanitizer, whose marks would stay behind. */
 #define in_child static __attribute__((no_sanitize("address")))
 
-/* Signals are blocked here, and those of the parent's handlers must never run in the child. The system call itself,
+/* In a child signals are blocked here, and the parent's handlers must never run in it. The system call itself,
  * because sigaction() refuses the two signals that glibc keeps for itself, and whatever posix_spawn() started, make
  * for one, hands them down ignored. */
-in_child void reset_signals(void)
+__attribute__((no_sanitize("address"))) void child_reset_signals(void)
 {
 	static const unsigned long standard[4]; /* the kernel's struct: SIG_DFL, no flags, an empty mask */
 	for (int number = 1; number < _NSIG; number++)
@@ -94,7 +94,7 @@ in_child const char *be_born(struct birth *b)
 		return "follow the parent";
 	if (!place_fds(plan, &b->report))
 		return "place descriptors";
-	reset_signals();
+	child_reset_signals();
 	/* execve() takes arrays of pointers to char that it does not write to. */
 	char *const *arguments = (char *const *)(uintptr_t)plan->arguments;
 	char *const *environment = (char *const *)(uintptr_t)plan->environment;

@@ -35,6 +35,10 @@ struct child_plan {
 	bool new_session;               /* setsid() */
 };
 
+/* Sets every signal of this process back to its default, the two that the C library keeps for itself included, and
+ * blocks none: what is about to become another program must not hand down what it was handed. */
+void child_reset_signals(void);
+
 /* Starts a child. Returns 0; a negative errno, also when the program could not be executed (the errno of execve).
  * The caller owns ret->pidfd. */
 [[nodiscard]] int child_start(const struct child_plan *plan, struct child *ret, struct err *e);

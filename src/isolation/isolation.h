@@ -26,9 +26,9 @@ struct isolated_view {
 	uid_t peer_uid; /* host id of the executor */
 	int door_fd;    /* readable when the first program inside knocks; -1 where there is no door */
 	int gone_fd;    /* readable when the sandbox has ended */
-	int weaker_fd;  /* readable when the sandbox goes on but lost something, told by weaker; -1: nothing to lose */
+	int weaker_fd; /* readable when the sandbox goes on but lost something, told by weaker; -1: nothing to lose */
 	const char *weaker;
-	bool has_init;  /* the image brings an init of its own that says when it is up */
+	bool has_init; /* the image brings an init of its own that says when it is up */
 };
 
 struct isolated_disk {

@@ -184,7 +184,7 @@ static int make_in(const struct cgroup_hierarchy *h, const char *id, struct err 
 		hand_down(h, h->path);
 	(void)snprintf(path, sizeof(path), "%s/" PARENT, h->path);
 	/* The group above all sandboxes goes with the last of them, perhaps just now: make it again. */
-	for (int tries = 0; tries < 16; tries++) {
+	for (int tries = 0; tries < 1000; tries++) {
 		int r = make_dir(h, path, true, e);
 		if (r < 0)
 			return r;

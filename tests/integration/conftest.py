@@ -76,7 +76,8 @@ class Outcome:
         return self.result.get("evidence", "")
 
     def __str__(self):
-        return f"status {self.status}\n{self.stdout[-2000:]}\n{self.stderr[-4000:].decode(errors='replace')}\n{self.result}"
+        said = self.stderr[-4000:].decode(errors="replace")
+        return f"status {self.status}\n{self.stdout[-2000:]}\n{said}\n{self.result}"
 
 
 class Output:
@@ -211,7 +212,16 @@ class Runner:
         self.results = pathlib.Path(tempfile.mkdtemp(prefix="ermite-results-"))
         self.n_results = 0
         self.started = []
-        self.base = ("--isolation", "system", "--network-mode", "none", "--state-dir", str(state), "--image", str(IMAGE))
+        self.base = (
+            "--isolation",
+            "system",
+            "--network-mode",
+            "none",
+            "--state-dir",
+            str(state),
+            "--image",
+            str(IMAGE),
+        )
 
     def new_result_file(self):
         self.n_results += 1
@@ -305,7 +315,9 @@ class Host:
             now = self.look()
             if now == self.before:
                 return
-            assert time.monotonic() < deadline, "\n".join(difflib.unified_diff(self.before, now, "before", "after", n=0))
+            assert time.monotonic() < deadline, "\n".join(
+                difflib.unified_diff(self.before, now, "before", "after", n=0)
+            )
 
 
 @pytest.fixture

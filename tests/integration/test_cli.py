@@ -60,24 +60,73 @@ def test_output_that_cannot_be_written(runner):
         ("run -x true", 125, 'unknown option -x: see "ermite-runner run --help"'),
         ("run --env", 125, "option --env needs a value"),
         ("run --env A -- true", 125, '--env: "A": there is no "=": NAME=VALUE is accepted'),
-        ("run --env 1A=x -- true", 125, '--env: "1A=x": what stands before "=" is not a name: letters, digits and "_" are accepted, no digit first'),
+        (
+            "run --env 1A=x -- true",
+            125,
+            '--env: "1A=x": what stands before "=" is not a name: letters, digits and "_" are '
+            "accepted, no digit first",
+        ),
         ("run --env-file /no/file -- true", 125, "--env-file: open /no/file: No such file or directory"),
         ("run --secret A -- true", 125, '--secret: there is no "=": NAME=VALUE is accepted'),
-        ("run --timeout 5x -- true", 125, '--timeout: ERMITE_RUNNER_JOB_TIMEOUT: "5x" is not accepted: a duration such as 90s, 30m, 6h or 2d, or 0 for none'),
-        ("run --job-cpus 0 -- true", 125, 'ERMITE_RUNNER_JOB_CPUS: "0" is not accepted: a whole number from 1 to 128'),
-        ("run --job-memory 10M -- true", 125, 'ERMITE_RUNNER_JOB_MEMORY: "10M" is not accepted: a size of at least 256M'),
-        ("run --job-disk 100M -- true", 125, 'ERMITE_RUNNER_JOB_DISK: "100M" is not accepted: a size of at least 1G'),
-        ("run --isolation docker -- true", 125, 'ERMITE_RUNNER_ISOLATION: "docker" is not accepted: auto, vm, container or system'),
-        ("run --state-dir state -- true", 125, 'ERMITE_RUNNER_STATE_DIR: "state" is not accepted: an absolute path'),
-        ("run --network 10.0.0.1/16 -- true", 125, 'ERMITE_RUNNER_NETWORK: "10.0.0.1/16" is not accepted: an IPv4 prefix of at most /30 with no host bits set, such as 10.200.0.0/16'),
-        ("run --isolation system --network-mode none --result /no/such/dir/file -- true", 125, "--result: /no/such/dir/file: directory /no/such/dir/: No such file or directory"),
-        ("run --isolation system --network-mode none --result /dev/null -- true", 125, "--result /dev/null: is there and not a regular file"),
-        ("run --isolation vm --network-mode none -- true", 125, "isolation vm is not part of this version: use system"),
+        (
+            "run --timeout 5x -- true",
+            125,
+            '--timeout: ERMITE_RUNNER_JOB_TIMEOUT: "5x" is not accepted: a duration such as 90s, 30m, '
+            "6h or 2d, or 0 for none",
+        ),
+        (
+            "run --job-cpus 0 -- true",
+            125,
+            'ERMITE_RUNNER_JOB_CPUS: "0" is not accepted: a whole number from 1 to 128',
+        ),
+        (
+            "run --job-memory 10M -- true",
+            125,
+            'ERMITE_RUNNER_JOB_MEMORY: "10M" is not accepted: a size of at least 256M',
+        ),
+        (
+            "run --job-disk 100M -- true",
+            125,
+            'ERMITE_RUNNER_JOB_DISK: "100M" is not accepted: a size of at least 1G',
+        ),
+        (
+            "run --isolation docker -- true",
+            125,
+            'ERMITE_RUNNER_ISOLATION: "docker" is not accepted: auto, vm, container or system',
+        ),
+        (
+            "run --state-dir state -- true",
+            125,
+            'ERMITE_RUNNER_STATE_DIR: "state" is not accepted: an absolute path',
+        ),
+        (
+            "run --network 10.0.0.1/16 -- true",
+            125,
+            'ERMITE_RUNNER_NETWORK: "10.0.0.1/16" is not accepted: an IPv4 prefix of at most /30 with '
+            "no host bits set, such as 10.200.0.0/16",
+        ),
+        (
+            "run --isolation vm --network-mode none -- true",
+            125,
+            "isolation vm is not part of this version: use system",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_said_in_one_sentence(runner, words, status, sentence):
     done = runner.call(*shlex.split(words))
     assert said(done) == (status, f"ermite-runner: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("/no/such/dir/file", ": /no/such/dir/file: directory /no/such/dir/: No such file or directory"),
+        ("/dev/null", " /dev/null: is there and not a regular file"),
+    ],
+)
+def test_result_that_cannot_be_written_is_refused_before_anything_is_made(runner, file, sentence):
+    done = runner.call("run", *runner.base, "--result", file, "--", "true")
+    assert said(done) == (125, f"ermite-runner: --result{sentence}\n")
 
 
 def test_nat_is_refused(runner):
@@ -105,7 +154,8 @@ def test_missing_image_is_said_with_the_remedy(runner, tmp_path):
     done = runner.call("run", *runner.base, "--image", tmp_path, "--", "true")
     assert said(done) == (
         125,
-        f"ermite-runner: isolation system cannot run on this host: there is no image at {tmp_path} (ermite-runner image build)\n",
+        "ermite-runner: isolation system cannot run on this host: "
+        f"there is no image at {tmp_path} (ermite-runner image build)\n",
     )
 
 
@@ -165,7 +215,9 @@ def with_file(runner, tmp_path, text, words, **options):
     (folder / "runner.env").write_text(text)
     script = 'mount -t overlay -o "lowerdir=$1:/etc" none /etc && shift && exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", tmp_path / "etc", PROGRAM, *words]
-    return subprocess.run([str(word) for word in command], capture_output=True, stdin=subprocess.DEVNULL, check=False, **options)
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, stdin=subprocess.DEVNULL, check=False, **options
+    )
 
 
 def test_configuration_file(runner, tmp_path):
@@ -192,11 +244,17 @@ ERMITE_RUNNER_JOB_CPUS=1
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("ERMITE_RUNNER_JOB_CPUS=2\nERMITE_RUNNER_JOB_CPU=2\n", ":2: ERMITE_RUNNER_JOB_CPU is not a name of the configuration"),
-        ("\n\nERMITE_RUNNER_JOB_MEMORY=lots\n", ':3: ERMITE_RUNNER_JOB_MEMORY: "lots" is not accepted: a size of at least 256M'),
-        ("nonsense\n", ':1: '),
+        (
+            "ERMITE_RUNNER_JOB_CPUS=2\nERMITE_RUNNER_JOB_CPU=2\n",
+            ":2: ERMITE_RUNNER_JOB_CPU is not a name of the configuration",
+        ),
+        (
+            "\n\nERMITE_RUNNER_JOB_MEMORY=lots\n",
+            ':3: ERMITE_RUNNER_JOB_MEMORY: "lots" is not accepted: a size of at least 256M',
+        ),
+        ("nonsense\n", ":1: "),
     ],
-)  # fmt: skip
+)
 def test_configuration_file_that_is_wrong(runner, tmp_path, text, sentence):
     done = with_file(runner, tmp_path, text, ["run", "--", "true"])
     status, error = said(done)
@@ -208,7 +266,10 @@ def test_configuration_file_that_is_wrong(runner, tmp_path, text, sentence):
 
 def test_bad_value_in_the_environment(runner):
     done = runner.call("run", "--", "true", env={**os.environ, "ERMITE_RUNNER_CAPACITY": "abc"})
-    assert said(done) == (125, 'ermite-runner: ERMITE_RUNNER_CAPACITY: "abc" is not accepted: a whole number from 1 to 1024\n')
+    assert said(done) == (
+        125,
+        'ermite-runner: ERMITE_RUNNER_CAPACITY: "abc" is not accepted: a whole number from 1 to 1024\n',
+    )
 
 
 # --- ps and image list ----------------------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ import pytest
 
 from conftest import wait_for
 
-pytestmark = pytest.mark.sanitized
-
 ANSWER_S = 1.0
 
 MEMORY_HOG = "hog = []\nwhile True: hog.append(bytearray(1 << 20))"
@@ -49,7 +47,9 @@ class Neighbour:
     """A sandbox with a job in it that answers lines, and how long its answers took."""
 
     def __init__(self, runner):
-        self.job = runner.start("--capacity", "2", "--stdin", "--", "python3", "-uc", "while True: print('to', input())")
+        self.job = runner.start(
+            "--capacity", "2", "--stdin", "--", "python3", "-uc", "while True: print('to', input())"
+        )
         self.n = 0
         self.times = []
         self.ask()  # until it runs
@@ -107,7 +107,16 @@ def test_job_that_succeeds_in_spite_of_a_kill_for_memory(runner):
 
 
 def test_file_systems_in_memory_count_as_memory(runner):
-    job = runner.run("--user", "root", "--job-memory", "256M", "--", "sh", "-c", "mount -t tmpfs -o size=1G none /mnt && dd if=/dev/zero of=/mnt/f bs=1M")
+    job = runner.run(
+        "--user",
+        "root",
+        "--job-memory",
+        "256M",
+        "--",
+        "sh",
+        "-c",
+        "mount -t tmpfs -o size=1G none /mnt && dd if=/dev/zero of=/mnt/f bs=1M",
+    )
     assert job.reason == "out_of_memory", job
     job = runner.run("--job-memory", "256M", "--", "dd", "if=/dev/zero", "of=/dev/shm/f", "bs=1M")
     assert job.reason in ("out_of_memory", "exited") and job.status != 0, job
@@ -242,7 +251,10 @@ def test_cancel_of_a_job_that_ignores_it(runner):
 
 
 def test_cancel_reaches_the_whole_process_group_but_not_other_groups(runner):
-    script = "trap 'echo job; sleep 0.5' TERM; (trap 'echo child; exit' TERM; while :; do sleep 0.1; done) & echo ready; wait; wait"
+    script = """
+        trap 'echo job; sleep 0.5' TERM
+        (trap 'echo child; exit' TERM; while :; do sleep 0.1; done) &
+        echo ready; wait; wait"""
     job = runner.start("--", "bash", "-c", script)
     job.wait_output(b"ready\n")
     time.sleep(0.3)  # the child's trap
@@ -287,7 +299,9 @@ def test_signal_before_anything_is_made(runner):
     ],
 )
 def test_system_inside_that_ends(runner, options, command):
-    job = runner.run("--user", "root", *options, "--", "sh", "-c", f"echo before; sleep 0.3; {command}; echo after; sleep 60")
+    job = runner.run(
+        "--user", "root", *options, "--", "sh", "-c", f"echo before; sleep 0.3; {command}; echo after; sleep 60"
+    )
     assert (job.status, job.reason) == (125, "sandbox_died"), job
     assert job.stdout.startswith(b"before\n")
     assert job.evidence in (
@@ -305,7 +319,9 @@ def test_executor_killed_by_the_job(runner):
 
 
 def test_executor_stopped_by_the_job_does_not_stop_the_host(runner):
-    job = runner.start("--user", "root", "--timeout", "2s", "--", "sh", "-c", "echo before; sleep 0.3; kill -STOP $PPID; sleep 60")
+    job = runner.start(
+        "--user", "root", "--timeout", "2s", "--", "sh", "-c", "echo before; sleep 0.3; kill -STOP $PPID; sleep 60"
+    )
     job.wait_output(b"before\n")
     outcome = job.wait(60)
     assert (outcome.status, outcome.reason) == (124, "timeout"), outcome
@@ -321,7 +337,13 @@ def test_user_cannot_kill_the_executor(runner):
 
 def start_and_kill(runner, name):
     """Starts a job and kills a process that belongs to its sandbox."""
-    job = runner.start("--stdin", "--", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo started; read x; cat /proc/meminfo | head -n 1; echo done")
+    job = runner.start(
+        "--stdin",
+        "--",
+        "sh",
+        "-c",
+        "sleep 1000 >/dev/null 2>&1 & echo started; read x; cat /proc/meminfo | head -n 1; echo done",
+    )
     job.wait_output(b"started\n")
     pid = job.helper(name)
     os.kill(pid, signal.SIGKILL)
@@ -371,7 +393,9 @@ def test_lxcfs_killed(runner, unchanged):
     outcome = job.wait()
     assert (outcome.status, outcome.reason) == (0, "exited"), outcome
     assert outcome.stdout == b"started\ndone\n"
-    assert b"ermite-runner: warning: lxcfs ended: free, uptime and /proc/meminfo inside no longer work" in outcome.stderr
+    assert (
+        b"ermite-runner: warning: lxcfs ended: free, uptime and /proc/meminfo inside no longer work" in outcome.stderr
+    )
 
 
 def test_keeper_told_to_end(runner, unchanged):

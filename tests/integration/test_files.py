@@ -1,4 +1,4 @@
-"""Files in and out: what arrives, and that nothing outside the target is touched whatever a job leaves as its output."""
+"""Files in and out: what arrives, and that no output, however hostile, touches anything outside its target."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.sanitized
 
-# Prints everything about every file below the working directory: name, kind, mode, time, owner, size, checksum or target of a link.
+# Prints name, kind, mode, time, owner, and checksum or target of everything below the working directory.
 SHOW = """
 import hashlib, json, os, stat, sys
 found = {}
@@ -47,7 +47,17 @@ def snapshot(top):
                     content = hashlib.file_digest(file, "sha256").hexdigest()
             elif stat.S_ISLNK(s.st_mode):
                 content = os.readlink(path)
-            found[path] = (s.st_mode, s.st_uid, s.st_gid, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_nlink, content)
+            found[path] = (
+                s.st_mode,
+                s.st_uid,
+                s.st_gid,
+                s.st_size,
+                s.st_mtime_ns,
+                s.st_ctime_ns,
+                s.st_ino,
+                s.st_nlink,
+                content,
+            )
     return found
 
 
@@ -217,7 +227,9 @@ def test_outputs_come_out_after_a_timeout_and_a_full_disk(runner, tmp_path):
 
 
 def test_output_of_exactly_what_was_made(runner, tmp_path):
-    script = "mkdir out; for i in $(seq 3000); do echo $i > out/$i; done; head -c 60000000 /dev/urandom | tee out/random | sha256sum"
+    script = """
+        mkdir out; for i in $(seq 3000); do echo $i > out/$i; done
+        head -c 60000000 /dev/urandom | tee out/random | sha256sum"""
     job = runner.run("--output", f"out:{tmp_path}/out", "--", "bash", "-c", script)
     assert len(list((tmp_path / "out").iterdir())) == 3001
     assert all((tmp_path / "out" / str(i)).read_text() == f"{i}\n" for i in range(1, 3001))
@@ -329,7 +341,9 @@ def test_hostile_output(runner, target, user):
     assert not names & {"absolute", "root", "climbing", "up", "far", "fifo", "socket", "null", "disk"}
     text = job.stderr.decode()
     assert all(line.startswith("ermite-runner: warning: output out/") for line in text.splitlines()), job
-    assert {"absolute", "climbing", "fifo", "socket"} <= {line.split(":")[2].split("/")[-1] for line in text.splitlines()}
+    assert {"absolute", "climbing", "fifo", "socket"} <= {
+        line.split(":")[2].split("/")[-1] for line in text.splitlines()
+    }
     assert "\x1b" not in text
 
 
@@ -345,7 +359,10 @@ def test_output_that_is_a_link_means_what_it_means_inside(runner, target, link):
 
 @pytest.mark.parametrize("name", ["fifo", "socket"])
 def test_output_that_is_no_file(runner, target, name):
-    script = {"fifo": "mkfifo out", "socket": "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"out\")'"}[name]
+    script = {
+        "fifo": "mkfifo out",
+        "socket": "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"out\")'",
+    }[name]
     job = runner.run("--output", f"out:{target}/out", "--", "sh", "-c", script)
     assert not os.path.lexists(target / "out"), job
     assert (job.status, job.stderr) == (125, b"ermite-runner: output out: out: neither a file nor a directory\n")
@@ -439,5 +456,7 @@ for i in range({levels}):
     assert job.status == 0, job
     warnings = job.stderr.decode().splitlines()
     assert len(warnings) == 1
-    assert warnings[0].endswith(f"/{name}: not copied: it is a device, a socket, a FIFO, a link that leads out, or too deep")
+    assert warnings[0].endswith(
+        f"/{name}: not copied: it is a device, a socket, a FIFO, a link that leads out, or too deep"
+    )
     assert sum(1 for _ in (target / "out").rglob("*")) == min(127, 4095 // (len(name) + 1) - 3)

@@ -63,6 +63,7 @@ def broken(name, words, *options, **more):
 COPY = "files from process 3: tree of files, entry "
 COPY_LEFT = "the guest has left a copy of files alone for 60000 ms"
 OUT_OF_RANGE = "message from the guest: kind {} is unknown or has a value out of range"
+DEAF = "the guest has read nothing for 30000 ms while [0-9]+ bytes wait for it"
 KILLED = "the executor inside ended while the system went on: it was killed"
 FRAME_LATE = "a frame was begun and not complete after 30000 ms"
 
@@ -130,8 +131,8 @@ MODES = [
     broken("credit-on-output", "Credit of process 2: the guest grants none on channel 1"),
     broken("credit-too-much", "Credit of process 2: credit of 524288 where only", *STDIN, input=10),
     Mode("credit-by-bytes", "exited", "status 0", STDIN, status=0, input=640 << 10),
-    broken("never-read", "the guest has read nothing for 30000 ms while [0-9]+ bytes wait for it", *STDIN, after_s=30, input=ENDLESS),
-    broken("shut-reading", "the guest has read nothing for 30000 ms", *STDIN, after_s=30, input=ENDLESS),
+    broken("never-read", DEAF, *STDIN, after_s=30, input=ENDLESS),
+    broken("shut-reading", DEAF, *STDIN, after_s=30, input=ENDLESS),
     Mode("shut-writing", "sandbox_died", KILLED),
     Mode("long-line", "exited", "status 0", status=0, output=1 << 30),
     Mode("descriptors", "exited", "status 0", status=0, output=1000),
@@ -145,7 +146,7 @@ MODES = [
     Mode("copy-in-ignored", "exited", "status 0", WORKSPACE, status=0),
     Mode("copy-in-refused", "runner_failed", r"workspace: \\x1b\]0;owned\\x07", WORKSPACE),
     broken("copy-in-endless", COPY_LEFT, *WORKSPACE, after_s=60),
-    broken("copy-in-stuck", "the guest has read nothing for 30000 ms", *WORKSPACE, after_s=30),
+    broken("copy-in-stuck", DEAF, *WORKSPACE, after_s=30),
     Mode("copy-out-texts", "runner_failed", r"output out: \\x1b\]0;owned\\x07", OUTPUT),
     broken("copy-out-silent", COPY_LEFT, *OUTPUT, after_s=60),
     broken("tree-absolute", COPY + "1: the name is absolute", *OUTPUT),

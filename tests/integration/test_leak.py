@@ -18,7 +18,9 @@ def test_a_hundred_runs_in_a_row(runner, unchanged):
 
 def test_eight_at_once_and_no_ninth(runner, unchanged):
     options = ("--capacity", N_AT_ONCE, "--job-memory", "256M")
-    jobs = [runner.start(*options, "--stdin", "--", "sh", "-c", "echo up; read line; echo $line") for _ in range(N_AT_ONCE)]
+    jobs = [
+        runner.start(*options, "--stdin", "--", "sh", "-c", "echo up; read line; echo $line") for _ in range(N_AT_ONCE)
+    ]
     for job in jobs:
         job.wait_output(b"up\n")
     sandboxes = runner.ps()

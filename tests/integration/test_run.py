@@ -88,7 +88,9 @@ def test_both_streams_into_one_pipe_keep_their_order(runner):
 
 
 def test_output_comes_at_once(runner):
-    job = runner.start("--stdin", "--", "sh", "-c", "echo one; echo two >&2; read x; printf 'no newline'; read x; echo three")
+    job = runner.start(
+        "--stdin", "--", "sh", "-c", "echo one; echo two >&2; read x; printf 'no newline'; read x; echo three"
+    )
     job.wait_output(b"one\n")
     job.wait_stderr(b"two\n")
     job.send(b"\n")
@@ -118,7 +120,7 @@ def test_closed_output_cancels_the_job(runner):
 
 def test_environment(runner, tmp_path):
     file = tmp_path / "env"
-    file.write_text("# comment\n\nFROM_FILE=it's \"as it stands\" $HOME\n  BOTH=file\nEMPTY=\n")
+    file.write_text('# comment\n\nFROM_FILE=it\'s "as it stands" $HOME\n  BOTH=file\nEMPTY=\n')
     options = ("--env", "A=b=c", "--env", "BOTH=first", "--env-file", file, "--env", "A=last", "--env", "NL=one\ntwo")
     outcome = runner.run(*options, "--", "python3", "-c", "import json, os; print(json.dumps(dict(os.environ)))")
     seen = json.loads(outcome.stdout)
@@ -126,7 +128,7 @@ def test_environment(runner, tmp_path):
         "A": "last",
         "BOTH": "file",
         "EMPTY": "",
-        "FROM_FILE": "it's \"as it stands\" $HOME",
+        "FROM_FILE": 'it\'s "as it stands" $HOME',
         "HOME": "/home/runner",
         "LANG": "C.UTF-8",
         "LOGNAME": "runner",
@@ -269,7 +271,9 @@ def test_one_gibibyte_out(runner):
 
 def test_a_line_of_200_megabytes(runner):
     size = 200_000_000
-    outcome = runner.run("--secret", "PASSWORD=correct horse", "--", "sh", "-c", f"head -c {size} /dev/zero | tr '\\0' x")
+    outcome = runner.run(
+        "--secret", "PASSWORD=correct horse", "--", "sh", "-c", f"head -c {size} /dev/zero | tr '\\0' x"
+    )
     assert len(outcome.stdout) == size
     assert outcome.stdout.count(b"x") == size
 
@@ -335,7 +339,9 @@ def terminal(runner):
 
 
 def test_terminal(terminal):
-    t = terminal("--", "sh", "-c", 'stty size; tty; test -t 0 && test -t 1 && test -t 2 && echo "$TERM all"; read x; exit 7')
+    t = terminal(
+        "--", "sh", "-c", 'stty size; tty; test -t 0 && test -t 1 && test -t 2 && echo "$TERM all"; read x; exit 7'
+    )
     t.wait_output(b"33 101\r\n/dev/pts/")
     t.wait_output(b"vt220 all\r\n")
     t.type(b"\r")
@@ -441,7 +447,9 @@ def test_summary(runner):
     text = outcome.stderr.decode()
     assert re.search(r"^sandbox +er[0-9a-f]{8} \(system, slot 0\)$", text, re.MULTILINE)
     assert re.search(r"^ended +exited with status 4$", text, re.MULTILINE)
-    assert re.search(r"^limits +memory 512 MiB, disk 1024 MiB, 2 CPUs, 8192 processes, network none", text, re.MULTILINE)
+    assert re.search(
+        r"^limits +memory 512 MiB, disk 1024 MiB, 2 CPUs, 8192 processes, network none", text, re.MULTILINE
+    )
     assert re.search(r"^times +create \d+ ms, boot \d+ ms, ", text, re.MULTILINE)
     assert "\x1b" not in text
 
@@ -471,7 +479,9 @@ def test_job_id_is_any_text(runner, text):
 def test_job_id_of_bytes_that_are_no_text(runner):
     file = runner.new_result_file()
     words = runner.command(file, ["--job-id"])
-    done = subprocess.run([*map(os.fsencode, words), b"a\xff\xfe\x80b", b"--", b"true"], capture_output=True, check=False)
+    done = subprocess.run(
+        [*map(os.fsencode, words), b"a\xff\xfe\x80b", b"--", b"true"], capture_output=True, check=False
+    )
     assert done.returncode == 0, done
     assert json.loads(file.read_bytes().decode())["job_id"] == "a\ufffd\ufffd\ufffdb"
 
@@ -494,7 +504,9 @@ def test_version_of_the_program_is_that_of_the_guest():
 
 def test_system_is_up_when_the_job_starts(runner):
     """--ready system is what an image with systemd gets unless told otherwise."""
-    words = runner.command(runner.new_result_file(), ["--", "sh", "-c", "systemctl is-system-running; test -S /run/docker.sock"])
+    words = runner.command(
+        runner.new_result_file(), ["--", "sh", "-c", "systemctl is-system-running; test -S /run/docker.sock"]
+    )
     at = words.index("--ready")
     done = subprocess.run(words[:at] + words[at + 2 :], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, b"running\n"), done

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Prints a secret in the ways in which a job may do it by accident, and looks whether it came through.
 
-    masktest.py emit                in a job, with the variable SECRET set
-    masktest.py check SECRET < LOG  afterwards: prints the forms that stand in the log, exits with 1 if there are any"""
+masktest.py emit                in a job, with the variable SECRET set
+masktest.py check SECRET < LOG  afterwards: prints the forms that stand in the log, exits with 1 if there are any"""
 
 import base64
 import html

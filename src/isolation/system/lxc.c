@@ -75,8 +75,8 @@ static int start(struct lxc_container *c, const char *text, size_t n)
 	/* The container inherits the standard streams, and root inside can open whatever is behind them. */
 	if (dup2(STDIN_FILENO, STDERR_FILENO) < 0)
 		return LXC_START_FAILED;
-	/* A container that ran gives its status. Success is another matter: afterwards liblxc wants back into the host's
-	 * network namespace, where this process has no rights. */
+	/* A container that ran gives its status. Success is another matter: afterwards liblxc wants back into the
+	 * host's network namespace, where this process has no rights. */
 	c->error_num = -1;
 	return c->start(c, 0, NULL) || c->error_num >= 0 ? LXC_ENDED : LXC_START_FAILED;
 }
