@@ -344,9 +344,18 @@ static void drains_after_the_end(void **)
 /* How many descriptors the executor has open, as one of its processes sees it. */
 static pid_t count_descriptors(struct host *h)
 {
-	struct call c = {.id = 2000, .arguments = {"sh", "-c", "echo 1$(ls /proc/$PPID/fd | wc -l)"}};
-	struct outcome o;
-	host_run(h, &c, &o);
+	/* It waits until the executor has said that it runs: before that the executor holds one more. */
+	struct call c = {.id = 2000,
+			 .arguments = {"sh", "-c", "cat; echo 1$(ls /proc/$PPID/fd | wc -l)"},
+			 .has_stdin = true};
+	struct outcome o = {0};
+	host_call(h, &c);
+	while (o.pid == 0) {
+		assert_non_null(host_next(h, WAIT_MS));
+		assert_false(host_take(h, c.id, &o));
+	}
+	host_eof(h, c.id);
+	host_collect(h, c.id, &o);
 	pid_t n = number_of(outcome_text(&o, 1));
 	outcome_free(&o);
 	return n;
