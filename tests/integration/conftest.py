@@ -34,6 +34,7 @@ PROGRAM = BUILD / "src" / "main" / "ermite-runner"
 LIMIT_S = 120  # for one run; a test that is slower is broken
 SETTLE_S = 20  # for what the kernel frees after a sandbox is gone
 POLL_S = 0.005
+UID_BASE = 900000
 
 
 def pytest_configure(config):
@@ -297,17 +298,31 @@ def runner(one_runner):
     assert not list((one_runner.state / "sandboxes").iterdir())
 
 
+def has_keys_of_sandboxes():
+    lines = pathlib.Path("/proc/key-users").read_text().splitlines()
+    return any(int(line.split(":")[0]) >= UID_BASE for line in lines)
+
+
 class Host:
     """Everything on the host that a sandbox could leave behind."""
 
     def __init__(self):
         scripts = [[LAB / "leakcheck"], ["bash", THREAT_TESTS / "leakcheck.sh", "snap"]]
         self.scripts = scripts if THREAT_TESTS.exists() else scripts[:1]
-        self.before = self.look()
+        self.before = self.look_when_steady()
 
     def look(self):
         done = [subprocess.run(script, capture_output=True, text=True, check=True) for script in self.scripts]
         return [line for d in done for line in d.stdout.splitlines()]
+
+    def look_when_steady(self):
+        """What the kernel still frees of an earlier sandbox, its keys last of all, is not part of the host."""
+        deadline = time.monotonic() + SETTLE_S / 2
+        before, now = None, self.look()
+        while time.monotonic() < deadline and (now != before or has_keys_of_sandboxes()):
+            time.sleep(0.2)
+            before, now = now, self.look()
+        return now
 
     def assert_unchanged(self):
         deadline = time.monotonic() + SETTLE_S
