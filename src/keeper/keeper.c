@@ -637,11 +637,23 @@ static int make(struct keeper *k, struct err *e)
 		r = resources_make(&k->sandbox, k->ops->resources, e);
 	if (r == 0)
 		r = k->ops->boot(k->isolated, e);
+	k->result.memory_enforced = k->result.disk_enforced = k->result.cpus_enforced =
+		k->result.pids_enforced = k->result.network_enforced = r == 0;
 	if (r == 0)
 		r = watch_everything(k, e);
 	if (r == 0)
 		r = loop_arm(k->deadline, CONNECT_MS, e);
 	return r;
+}
+
+/* What a job's status alone does not say: a limit that was met, a failure of ours or of the sandbox. */
+static void tell_reason(struct keeper *k)
+{
+	enum end_reason reason = k->result.reason;
+	if (reason >= END_START_FAILED)
+		tell_text(k, MESSAGE_ERROR, k->result.evidence);
+	else if (reason == END_TIMEOUT || reason >= END_OUT_OF_MEMORY)
+		tell_text(k, MESSAGE_WARNING, k->result.evidence);
 }
 
 /* Makes the sandbox and serves it until it is to be taken down; leaves the reason in the result. */
@@ -755,11 +767,7 @@ static int run(struct keeper *k, struct err *e)
 	if (r < 0)
 		return r;
 	live(k);
-	if (k->result.reason >= END_START_FAILED)
-		tell_text(k, MESSAGE_ERROR, k->result.evidence);
-	bool all = k->result.reason != END_START_FAILED;
-	k->result.memory_enforced = k->result.disk_enforced = k->result.cpus_enforced =
-		k->result.pids_enforced = k->result.network_enforced = all;
+	tell_reason(k);
 	struct err down = ERR_INIT;
 	r = take_down(k, &down);
 	if (r < 0) {
