@@ -413,19 +413,16 @@ int file_make_dirs(const char *path, mode_t mode, struct err *e)
 	return r < 0 ? err_code(e, r, "make %s", path) : 0;
 }
 
-/* Whether only root can change what stands in a directory, the first n bytes of path. In a sticky one nobody can
- * replace what root made, which is enough for a parent. */
-static int check_owned(int fd, const char *path, int n, bool is_last, struct err *e)
+/* Whether only root can change what stands in a directory, the first n bytes of path. */
+static int check_owned(int fd, const char *path, int n, struct err *e)
 {
 	struct stat st;
 	if (fstat(fd, &st) < 0)
 		return err_sys(e, "look at %.*s", n, path);
 	if (st.st_uid != 0)
-		return err_set(e, -EPERM, "%.*s belongs to user %u: only root's directories are trusted", n,
-			       path, st.st_uid);
-	if ((st.st_mode & (S_IWGRP | S_IWOTH)) && (is_last || !(st.st_mode & S_ISVTX)))
-		return err_set(e, -EPERM, "%.*s can be changed by group or others: chmod go-w is needed", n,
-			       path);
+		return err_set(e, -EPERM, "%.*s must belong to root, not to user %u", n, path, st.st_uid);
+	if (st.st_mode & (S_IWGRP | S_IWOTH))
+		return err_set(e, -EPERM, "%.*s must not be writable by group or others", n, path);
 	return 0;
 }
 
@@ -436,7 +433,7 @@ int file_open_owned(const char *path, int *ret_fd, struct err *e)
 	scoped_fd int at = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (at < 0)
 		return err_sys(e, "open /");
-	int r = path[0] == '/' ? check_owned(at, "/", 1, false, e)
+	int r = path[0] == '/' ? check_owned(at, "/", 1, e)
 			       : err_set(e, -EINVAL, "open %s: not an absolute path", path);
 	while (r == 0) {
 		r = next_component(&rest, name);
@@ -450,7 +447,7 @@ int file_open_owned(const char *path, int *ret_fd, struct err *e)
 			return err_sys(e, "open %.*s as a directory", n, path);
 		fd_close(&at);
 		at = next;
-		r = check_owned(at, path, n, rest[strspn(rest, "/")] == '\0', e);
+		r = check_owned(at, path, n, e);
 	}
 	if (r < 0)
 		return r;

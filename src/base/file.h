@@ -58,7 +58,7 @@
 [[nodiscard]] int file_make_dirs(const char *path, mode_t mode, struct err *e);
 
 /* Opens a directory that nobody but root can change or replace: it and every parent belong to root, cannot be written
- * by group or others (a parent may be sticky instead) and are no links. path is absolute. Returns 0 and a descriptor
+ * by group or others and are no links. path is absolute. Returns 0 and a descriptor
  * that the caller owns; -EPERM with the path that is unfit; or another negative errno. */
 [[nodiscard]] int file_open_owned(const char *path, int *ret_fd, struct err *e);
 

@@ -20,6 +20,7 @@
 #include "isolation/isolation.h"
 #include "keeper/judge.h"
 #include "keeper/state.h"
+#include "keeper/tell.h"
 #include "resource/resource.h"
 #include "spec/libexec.h"
 #include "spec/message.h"
@@ -58,35 +59,6 @@ struct keeper {
 	bool inodes_ran_out;
 	struct job_result result;
 };
-
-/* --- telling the client -------------------------------------------------------------------------------------- */
-
-static void tell(struct keeper *k, const struct chan_message *m)
-{
-	/* A client that is gone is noticed by its hang-up. */
-	if (k->client >= 0)
-		(void)!chan_send(k->client, m, NULL);
-}
-
-static void tell_text(struct keeper *k, uint32_t type, const char *text)
-{
-	struct chan_message m = {.type = type};
-	m.n = (uint32_t)strnlen(text, CHAN_DATA_MAX);
-	memcpy(m.data, text, m.n);
-	tell(k, &m);
-}
-
-static void tell_lines(struct keeper *k, uint32_t type, const struct buf *lines)
-{
-	const char *at = buf_text(lines);
-	while (*at) {
-		char line[512];
-		size_t n = strcspn(at, "\n");
-		(void)snprintf(line, sizeof(line), "%.*s", (int)(n < 500 ? n : 500), at);
-		tell_text(k, type, line);
-		at += n + (at[n] == '\n');
-	}
-}
 
 /* --- phases -------------------------------------------------------------------------------------------------- */
 
@@ -181,7 +153,7 @@ static int do_wait_ready(struct keeper *k, const struct event_args *, struct err
 static int do_report_ready(struct keeper *k, const struct event_args *, struct err *e)
 {
 	enter_phase(k, PHASE_COPY_IN);
-	tell_text(k, MESSAGE_CREATED, k->sandbox.id);
+	tell_text(k->client, MESSAGE_CREATED, k->sandbox.id);
 	return loop_arm(k->deadline, 0, e);
 }
 
@@ -385,7 +357,7 @@ static int from_conduit(struct keeper *k, const struct chan_message *m, struct e
 			k->result.output_bytes += m->a;
 		return 0;
 	case MESSAGE_STARTED:
-		tell(k, m);
+		tell(k->client, m);
 		return 0;
 	case MESSAGE_EXITED:
 	case MESSAGE_FAILED: {
@@ -394,7 +366,7 @@ static int from_conduit(struct keeper *k, const struct chan_message *m, struct e
 						    : happen(k, EVENT_JOB_FAILED, &a, e);
 		if (is_job)
 			k->job_known = false;
-		tell(k, m);
+		tell(k->client, m);
 		return r;
 	}
 	default:
@@ -523,7 +495,7 @@ static int on_weaker(void *data, int, uint32_t, struct err *)
 {
 	struct keeper *k = data;
 	loop_remove(&k->weaker_source);
-	tell_text(k, MESSAGE_WARNING, k->view.weaker);
+	tell_text(k->client, MESSAGE_WARNING, k->view.weaker);
 	return 0;
 }
 
@@ -651,9 +623,9 @@ static void tell_reason(struct keeper *k)
 {
 	enum end_reason reason = k->result.reason;
 	if (reason >= END_START_FAILED)
-		tell_text(k, MESSAGE_ERROR, k->result.evidence);
+		tell_text(k->client, MESSAGE_ERROR, k->result.evidence);
 	else if (reason == END_TIMEOUT || reason >= END_OUT_OF_MEMORY)
-		tell_text(k, MESSAGE_WARNING, k->result.evidence);
+		tell_text(k->client, MESSAGE_WARNING, k->result.evidence);
 }
 
 /* Makes the sandbox and serves it until it is to be taken down; leaves the reason in the result. */
@@ -696,7 +668,7 @@ static void tell_result(struct keeper *k)
 	if (file_memfd("job-result", &k->result, sizeof(k->result), &fd, NULL) < 0)
 		return; /* the client sees us go without one and says so */
 	const struct chan_message m = {.type = MESSAGE_RESULT, .n_fds = 1, .fds = {fd}};
-	tell(k, &m);
+	tell(k->client, &m);
 }
 
 /* --- the whole ----------------------------------------------------------------------------------------------- */
@@ -737,7 +709,7 @@ static int begin(struct keeper *k, struct err *e)
 	int r = record_open_store(k->spec.config.state_dir, &k->sandbox.store_fd, e);
 	if (r == 0)
 		r = resources_reap(k->sandbox.store_fd, &left, e);
-	tell_lines(k, MESSAGE_WARNING, &left);
+	tell_lines(k->client, MESSAGE_WARNING, &left);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; k->ops->resources[i]; i++)
@@ -773,7 +745,7 @@ static int run(struct keeper *k, struct err *e)
 	if (r < 0) {
 		char text[560];
 		(void)snprintf(text, sizeof(text), "sandbox %s keeps its slot: %s", k->result.id, down.msg);
-		tell_text(k, MESSAGE_WARNING, text);
+		tell_text(k->client, MESSAGE_WARNING, text);
 	}
 	return r;
 }
@@ -793,7 +765,7 @@ int keeper_run(int spec_fd, int client, struct err *e)
 	}
 	if (r < 0 && k->result.reason == END_NONE) {
 		judge_set(&k->result, END_START_FAILED, "%s", e->msg);
-		tell_text(k, MESSAGE_ERROR, e->msg);
+		tell_text(k->client, MESSAGE_ERROR, e->msg);
 	}
 	tell_result(k);
 	loop_free(k->loop);

@@ -29,40 +29,21 @@ struct record {
 	struct record_info info;
 };
 
-static int check_owner(const char *path, struct err *e)
-{
-	struct stat st;
-	if (stat(path, &st) < 0)
-		return err_sys(e, "look at %s", path);
-	if (st.st_uid != 0)
-		return err_set(e, -EPERM, "%s must belong to root, not to user %u", path, st.st_uid);
-	if (st.st_mode & (S_IWGRP | S_IWOTH))
-		return err_set(e, -EPERM, "%s must not be writable by group or others", path);
-	return 0;
-}
-
 /* Whoever may change the state directory or one above it could put another in its place. What is not there yet is made
- * by us. */
+ * by us, in the deepest one that is. */
 static int check_owners(const char *state_dir, struct err *e)
 {
 	char path[CONFIG_PATH_MAX];
 	int n = snprintf(path, sizeof(path), "%s", state_dir);
 	if (n < 0 || (size_t)n >= sizeof(path) || path[0] != '/')
 		return err_set(e, -EINVAL, "no absolute path");
-	scoped_free char *real = realpath(path, NULL);
-	while (!real && errno == ENOENT) {
-		char *slash = strrchr(path, '/');
-		slash[slash == path] = '\0';
-		real = realpath(path, NULL);
-	}
-	if (!real)
-		return err_sys(e, "look at %s", path);
 	for (;;) {
-		int r = check_owner(real, e);
-		char *slash = strrchr(real, '/');
-		if (r < 0 || !slash[1])
+		scoped_fd int fd = -1;
+		int r = file_open_owned(path, &fd, e);
+		char *slash = strrchr(path, '/');
+		if (r != -ENOENT || slash == path)
 			return r;
-		slash[slash == real] = '\0';
+		*slash = '\0';
 	}
 }
 

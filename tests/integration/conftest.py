@@ -34,7 +34,7 @@ PROGRAM = BUILD / "src" / "main" / "ermite-runner"
 LIMIT_S = 120  # for one run; a test that is slower is broken
 SETTLE_S = 20  # for what the kernel frees after a sandbox is gone
 POLL_S = 0.005
-UID_BASE = 900000
+UIDS = range(900000, 900000 + 12 * 65536)  # of the sandboxes that tests make
 
 
 def pytest_configure(config):
@@ -300,7 +300,7 @@ def runner(one_runner):
 
 def has_keys_of_sandboxes():
     lines = pathlib.Path("/proc/key-users").read_text().splitlines()
-    return any(int(line.split(":")[0]) >= UID_BASE for line in lines)
+    return any(int(line.split(":")[0]) in UIDS for line in lines)
 
 
 class Host:
@@ -317,7 +317,7 @@ class Host:
 
     def look_when_steady(self):
         """What the kernel still frees of an earlier sandbox, its keys last of all, is not part of the host."""
-        deadline = time.monotonic() + SETTLE_S / 2
+        deadline = time.monotonic() + SETTLE_S / 4
         before, now = None, self.look()
         while time.monotonic() < deadline and (now != before or has_keys_of_sandboxes()):
             time.sleep(0.2)

@@ -1,0 +1,30 @@
+#include "keeper/tell.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void tell(int client, const struct chan_message *m)
+{
+	if (client >= 0)
+		(void)!chan_send(client, m, NULL);
+}
+
+void tell_text(int client, uint32_t type, const char *text)
+{
+	struct chan_message m = {.type = type};
+	m.n = (uint32_t)strnlen(text, CHAN_DATA_MAX);
+	memcpy(m.data, text, m.n);
+	tell(client, &m);
+}
+
+void tell_lines(int client, uint32_t type, const struct buf *lines)
+{
+	const char *at = buf_text(lines);
+	while (*at) {
+		char line[512];
+		size_t n = strcspn(at, "\n");
+		(void)snprintf(line, sizeof(line), "%.*s", (int)(n < 500 ? n : 500), at);
+		tell_text(client, type, line);
+		at += n + (at[n] == '\n');
+	}
+}
