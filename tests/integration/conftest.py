@@ -38,6 +38,8 @@ UIDS = range(900000, 900000 + 12 * 65536)  # of the sandboxes that tests make
 
 
 def pytest_configure(config):
+    # A shell starts what runs in the background with SIGINT ignored, and the runner leaves it so, as it should.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "sanitized: also run with the programs built with sanitizers")
 
 

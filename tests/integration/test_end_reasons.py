@@ -11,7 +11,8 @@ from conftest import wait_for
 
 ANSWER_S = 1.0
 
-MEMORY_HOG = "hog = []\nwhile True: hog.append(bytearray(1 << 20))"
+# In large steps: a slow hog makes the kernel throw out and read back the pages of programs for minutes before it kills.
+MEMORY_HOG = "hog = []\nwhile True: hog.append(bytearray(64 << 20))"
 
 FORKS_UNTIL_REFUSED = """
 import os, sys, time

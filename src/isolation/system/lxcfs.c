@@ -23,7 +23,7 @@ const char *lxcfs_program(void)
 int lxcfs_start(struct child *ret, struct err *e)
 {
 	/* Its pid file, too, lies in the private /run. */
-	const char *const arguments[] = {"lxcfs", "-f", "-l", "-p", "/run/lxcfs.pid", RUN_LXCFS, NULL};
+	const char *const arguments[] = {"lxcfs", "-f", "-l", "-u", "-p", "/run/lxcfs.pid", RUN_LXCFS, NULL};
 	const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL};
 	const int fds[] = {-1, -1, -1};
 	const struct child_plan plan = {.path = lxcfs_program(),
