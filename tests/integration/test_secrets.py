@@ -1,5 +1,6 @@
 """Secrets: masked in all output however it is cut, and nowhere to be found on the host but in the job."""
 
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -164,8 +165,9 @@ def data_of(file):
 def host_files(folders):
     """Every file that tells something about processes outside sandboxes, and every regular file below the folders."""
     for process in pathlib.Path("/proc").iterdir():
-        if process.name.isdigit() and process.stat().st_uid < 900000:
-            yield from (process / "cmdline", process / "environ")
+        with contextlib.suppress(FileNotFoundError):  # ended meanwhile
+            if process.name.isdigit() and process.stat().st_uid < 900000:
+                yield from (process / "cmdline", process / "environ")
     for folder in folders:
         yield from (path for path in pathlib.Path(folder).rglob("*") if path.is_file() and not path.is_symlink())
 
