@@ -275,7 +275,8 @@ def test_cancel_while_outputs_are_copied_out(runner, tmp_path, number):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_cancel_while_it_is_taken_down(runner, number):
-    outcome = cancel_at(runner, ["down"], number, "--", "sh", "-c", "exit 7")
+    # A whole system takes long enough to go for the state to be seen.
+    outcome = cancel_at(runner, ["down"], number, "--ready", "system", "--", "sh", "-c", "exit 7")
     assert (outcome.status, outcome.reason) == (7, "exited"), outcome
 
 
