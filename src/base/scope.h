@@ -1,5 +1,6 @@
 /*
- * Scoped ownership: a variable declared scoped_fd, scoped_free or scoped_file is released when it leaves its scope.
+ * Scoped ownership: a variable declared scoped_fd, scoped_free, scoped_file or scoped_dir is released when it leaves
+ * its scope.
  *
  * Always initialise it at the declaration (tools/check-style refuses one without "="). Ownership leaves with
  * fd_steal() or ptr_steal(). The cleaners keep errno and accept "empty": -1 and NULL.
@@ -7,6 +8,7 @@
 #ifndef ERMITE_BASE_SCOPE_H
 #define ERMITE_BASE_SCOPE_H
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +42,15 @@ static inline void scope_free(void *p)
 	errno = saved;
 }
 
+static inline void scope_dir(DIR **d)
+{
+	if (!*d)
+		return;
+	int saved = errno;
+	(void)closedir(*d);
+	errno = saved;
+}
+
 static inline void scope_file(FILE **f)
 {
 	if (!*f)
@@ -61,5 +72,6 @@ static inline void *ptr_steal_raw(void *p)
 #define scoped_fd   __attribute__((cleanup(fd_close)))
 #define scoped_free __attribute__((cleanup(scope_free)))
 #define scoped_file __attribute__((cleanup(scope_file)))
+#define scoped_dir  __attribute__((cleanup(scope_dir)))
 
 #endif

@@ -7,6 +7,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
+#include "base/scope.h"
 #include "resource/resource.h"
 #include "sys/cgroup.h"
 
@@ -67,12 +68,6 @@ static int unmake(struct sandbox *s, struct err *e)
 	return r < 0 ? r : cgroup_remove(&host, s->id, e);
 }
 
-static void close_dir(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
 /* A group of this store without a record. Records are made before groups and removed after them, and the group was
  * found before its record is looked for here: one that is just starting has its record by now. */
 static bool is_left(const char *path, const char *id, int store_fd, const char *mark)
@@ -88,7 +83,7 @@ static int sweep_in(const struct cgroup_host *host, const char *mount, int store
 {
 	char path[CGROUP_PATH_MAX + 16];
 	(void)snprintf(path, sizeof(path), "%s/ermite-runner", mount);
-	__attribute__((cleanup(close_dir))) DIR *d = opendir(path);
+	scoped_dir DIR *d = opendir(path);
 	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
 		char id[ID_SIZE];
 		char group[CGROUP_PATH_MAX + 16 + ID_SIZE];

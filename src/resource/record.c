@@ -228,19 +228,13 @@ static bool read_record(int dir_fd, const char *id, struct record_info *ret)
 
 /* --- the store ----------------------------------------------------------------------------------------------- */
 
-static void close_dir(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
 typedef int visit_fn(void *data, int store_fd, int dir_fd, const char *id, struct err *e);
 
 /* Calls fn for every directory of the store that has a valid id, with a descriptor that it may keep by dup. */
 static int visit(int store_fd, visit_fn *fn, void *data, struct err *e)
 {
 	scoped_fd int again = openat(store_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	__attribute__((cleanup(close_dir))) DIR *d = again < 0 ? NULL : fdopendir(again);
+	scoped_dir DIR *d = again < 0 ? NULL : fdopendir(again);
 	if (!d)
 		return err_sys(e, "read the store of sandboxes");
 	(void)fd_steal(&again);

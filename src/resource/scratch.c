@@ -119,18 +119,12 @@ static int copy_sparse(int from, int to, struct err *e)
 	return errno == ENXIO ? 0 : err_sys(e, "read the scratch template");
 }
 
-static void close_dir(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
 /* Bytes that the scratch files of the store may still take. */
 static uint64_t promised(int store_fd)
 {
 	uint64_t sum = 0;
 	scoped_fd int again = openat(store_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	__attribute__((cleanup(close_dir))) DIR *d = again < 0 ? NULL : fdopendir(again);
+	scoped_dir DIR *d = again < 0 ? NULL : fdopendir(again);
 	if (d)
 		(void)fd_steal(&again);
 	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {

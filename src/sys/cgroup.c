@@ -425,12 +425,6 @@ static uint64_t number_in(const struct cgroup_hierarchy *h, const char *id, cons
 	return file_read_u64(AT_FDCWD, path, &value, NULL) < 0 ? 0 : value;
 }
 
-static void close_dir(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
 static bool is_group(const struct dirent *entry)
 {
 	return entry->d_type == DT_DIR && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
@@ -444,7 +438,7 @@ static uint64_t keyed_sum(const char *path, unsigned *budget, const char *file, 
 	uint64_t sum = 0;
 	if (snprintf(below, sizeof(below), "%s/%s", path, file) < (int)sizeof(below))
 		sum = keyed(below, key);
-	__attribute__((cleanup(close_dir))) DIR *d = opendir(path);
+	scoped_dir DIR *d = opendir(path);
 	for (struct dirent *entry = d ? readdir(d) : NULL; entry && *budget > 0; entry = readdir(d)) {
 		if (!is_group(entry) ||
 		    snprintf(below, sizeof(below), "%s/%s", path, entry->d_name) >= (int)sizeof(below))
@@ -546,7 +540,7 @@ static bool kill_members(int group)
 static bool find_below(int group, char name[static NAME_MAX + 1])
 {
 	scoped_fd int again = openat(group, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	__attribute__((cleanup(close_dir))) DIR *d = again < 0 ? NULL : fdopendir(again);
+	scoped_dir DIR *d = again < 0 ? NULL : fdopendir(again);
 	if (!d)
 		return false;
 	(void)fd_steal(&again);

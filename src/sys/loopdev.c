@@ -102,19 +102,13 @@ static bool share_one(const char *name, const struct stat *file, int *ret_fd,
 	return true;
 }
 
-static void close_dir(DIR **d)
-{
-	if (*d)
-		(void)closedir(*d);
-}
-
 int loopdev_share(int file_fd, int *ret_fd, char path[static LOOPDEV_PATH_MAX], struct err *e)
 {
 	struct stat file;
 	int r = stat_regular(file_fd, &file, e);
 	if (r < 0)
 		return r;
-	__attribute__((cleanup(close_dir))) DIR *d = opendir("/sys/block");
+	scoped_dir DIR *d = opendir("/sys/block");
 	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d))
 		if (share_one(entry->d_name, &file, ret_fd, path))
 			return 0;
