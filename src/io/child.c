@@ -234,6 +234,24 @@ void child_kill(struct child *c)
 	*c = CHILD_INIT;
 }
 
+int child_adopt_orphans(struct err *e)
+{
+	return prctl(PR_SET_CHILD_SUBREAPER, 1) < 0 ? err_sys(e, "become a subreaper") : 0;
+}
+
+void child_reap_orphans(uint64_t ms)
+{
+	uint64_t begin = clock_boot_ms();
+	siginfo_t info;
+	do {
+		info = (siginfo_t){0};
+		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG) < 0)
+			return; /* there are no children */
+		if (info.si_pid == 0)
+			(void)poll(NULL, 0, 1);
+	} while (clock_boot_ms() - begin < ms);
+}
+
 int child_run(const char *path, const char *const *arguments, int log, struct err *e)
 {
 	static const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};

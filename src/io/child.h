@@ -59,6 +59,12 @@ struct child_end {
 /* Kills and reaps; an empty one is fine. */
 void child_kill(struct child *c);
 
+/* From now on what a child leaves behind becomes a child of this process. Returns 0 or a negative errno. */
+[[nodiscard]] int child_adopt_orphans(struct err *e);
+
+/* Reaps children that nobody waits for, adopted ones, for at most ms: call it when no child of one's own is left. */
+void child_reap_orphans(uint64_t ms);
+
 /* Runs a program to its end with standard output and error going to fd log (borrowed; -1: /dev/null), an environment
  * of PATH and LC_ALL=C, and our end as its end.
  * Returns its exit status, 128 + signal, or a negative errno. */

@@ -33,6 +33,7 @@ enum {
 	KILL_MS = 10000,    /* from KILL to the job's end: output of stragglers may take half of it */
 	DEATH_MS = 1000,    /* from the end of the stream to the end of the sandbox that explains it */
 	WATCH_MS = 500,     /* between two looks at the disk */
+	ORPHANS_MS = 1000,  /* for killed processes whose parent died first, the container's init for one */
 };
 
 /* One keeper a process; everything it holds. */
@@ -655,6 +656,7 @@ static int take_down(struct keeper *k, struct err *e)
 	child_kill(&k->conduit);
 	fd_close(&k->channel);
 	int r_resources = resources_unmake(&k->sandbox, r < 0 ? NULL : e);
+	child_reap_orphans(ORPHANS_MS);
 	r = r < 0 ? r : r_resources;
 	if (r == 0)
 		r = record_remove(&k->sandbox.record, e);
@@ -735,7 +737,9 @@ static int run(struct keeper *k, struct err *e)
 	if (!k->loop)
 		return err_sys(e, "make an event loop");
 	k->kmsg = oomlog_open();
-	int r = begin(k, e);
+	int r = child_adopt_orphans(e);
+	if (r == 0)
+		r = begin(k, e);
 	if (r < 0)
 		return r;
 	live(k);

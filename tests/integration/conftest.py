@@ -15,6 +15,7 @@ import difflib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -305,6 +306,15 @@ def has_keys_of_sandboxes():
     return any(int(line.split(":")[0]) in UIDS for line in lines)
 
 
+def has_processes_of_sandboxes():
+    """Zombies among them, where a keeper was killed: those are for the host's init to reap."""
+    for status in pathlib.Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            if any(int(uid) in UIDS for uid in re.findall(r"^Uid:\t(\d+)", status.read_text(), re.MULTILINE)):
+                return True
+    return False
+
+
 class Host:
     """Everything on the host that a sandbox could leave behind."""
 
@@ -318,10 +328,12 @@ class Host:
         return [line for d in done for line in d.stdout.splitlines()]
 
     def look_when_steady(self):
-        """What the kernel still frees of an earlier sandbox, its keys last of all, is not part of the host."""
-        deadline = time.monotonic() + SETTLE_S / 4
+        """What is still being freed of an earlier sandbox, its keys last of all, is not part of the host."""
+        deadline = time.monotonic() + SETTLE_S
         before, now = None, self.look()
-        while time.monotonic() < deadline and (now != before or has_keys_of_sandboxes()):
+        while time.monotonic() < deadline and (
+            now != before or has_keys_of_sandboxes() or has_processes_of_sandboxes()
+        ):
             time.sleep(0.2)
             before, now = now, self.look()
         return now

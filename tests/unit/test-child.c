@@ -296,6 +296,18 @@ static void test_run(void **)
 	assert_int_equal(child_run("/nowhere", (const char *const[]){"x", NULL}, -1, &e), -ENOENT);
 }
 
+static void test_adopts_and_reaps_orphans(void **)
+{
+	struct err e = ERR_INIT;
+	const char *const orphan[] = {"sh", "-c", "sleep 0.05 & exit 7", NULL};
+	assert_int_equal(child_adopt_orphans(&e), 0);
+	assert_int_equal(child_run("/bin/sh", orphan, -1, &e), 7);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), 0); /* it is ours now */
+	child_reap_orphans(10000);
+	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+	child_reap_orphans(10000); /* there is none */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -308,6 +320,7 @@ int main(void)
 		cmocka_unit_test(test_wait_and_signal),
 		cmocka_unit_test(test_dies_with_parent),
 		cmocka_unit_test(test_run),
+		cmocka_unit_test(test_adopts_and_reaps_orphans),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
