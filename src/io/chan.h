@@ -12,7 +12,7 @@
 #include "base/err.h"
 
 #define CHAN_DATA_MAX 2048
-#define CHAN_FDS_MAX  4
+#define CHAN_FDS_MAX  16
 
 struct chan_message {
 	uint32_t type;

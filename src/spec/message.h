@@ -1,12 +1,14 @@
 /*
- * Messages between our own processes: client and keeper on the control socket, keeper and conduit on theirs, and the
- * table that says who may send which when. Carried by io/chan.h.
+ * Messages between our own processes: client and keeper on the control socket, keeper and conduit, and keeper and the
+ * helpers of the network on theirs, and the table that says who may send which when. Carried by io/chan.h.
  */
 #ifndef ERMITE_SPEC_MESSAGE_H
 #define ERMITE_SPEC_MESSAGE_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#define MESSAGE_FDS_MAX 16 /* descriptors in one message */
 
 enum message_type {
 	/* client to keeper; START, SIGNAL and RESIZE go on to the conduit as they are */
@@ -30,6 +32,11 @@ enum message_type {
 	MESSAGE_CLOSED,       /* the guest closed the stream */
 	MESSAGE_COUNT,        /* id; a: bytes of output relayed; precedes EXITED */
 
+	/* between the keeper and the helpers of the network (net/dial.h) */
+	MESSAGE_DIAL,      /* helper to keeper: id: number of the target; a: how many sockets; b: 0 UDP, 1 TCP */
+	MESSAGE_SOCKETS,   /* keeper to helper: id, b: as asked; a: generation of the targets; fds: sockets, or none */
+	MESSAGE_RESOLVERS, /* keeper to helper: a: generation; b: how many targets there are now */
+
 	/* keeper to client */
 	MESSAGE_CREATED, /* the sandbox is ready to run; data: its id */
 	MESSAGE_WARNING, /* data: one sentence */
@@ -38,7 +45,7 @@ enum message_type {
 	MESSAGE_TYPES,
 };
 
-enum message_sender { SENDER_CLIENT = 1, SENDER_CONDUIT = 2, SENDER_KEEPER = 4 };
+enum message_sender { SENDER_CLIENT = 1, SENDER_CONDUIT = 2, SENDER_KEEPER = 4, SENDER_HELPER = 8 };
 
 /* "START", …; never NULL. */
 const char *message_name(uint32_t type);
