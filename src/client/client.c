@@ -71,6 +71,10 @@ struct client {
 	struct files_receiver *receiver;
 	bool tree_done;
 	char tree_fault[TEXT_MAX];
+
+	/* The network log: our end of the pipe that the sandbox's helpers write to. */
+	int log_pipe;
+	struct pump *log;
 	uint8_t bytes[READ_BYTES];
 };
 
@@ -658,6 +662,52 @@ static int watch_signals(struct client *c, struct err *e)
 	return loop_add_signals(c->loop, &set, on_signal, c, &c->signals, e);
 }
 
+static void warn_of_log(struct client *c, int error)
+{
+	char text[TEXT_MAX];
+	(void)snprintf(text, sizeof(text), "network log: %s", err_text(error));
+	c->job->say("warning", text);
+}
+
+static int on_log_end(void *data, struct pump *p, int error, struct err *e)
+{
+	if (error == 0)
+		return 0;
+	warn_of_log(data, error);
+	return pump_discard(p, e);
+}
+
+/* Prepares to copy the network log; the far end is the caller's and never blocks whoever writes to it. */
+static int open_log(struct client *c, int *ret_write, struct err *e)
+{
+	if (c->job->network_log < 0)
+		return 0;
+	int r = make_pipe(&c->log_pipe, ret_write, e);
+	if (r == 0)
+		r = set_nonblocking(c->log_pipe, e);
+	if (r == 0)
+		r = set_nonblocking(*ret_write, e);
+	return r < 0 ? r : pump_new(c->loop, c->log_pipe, c->job->network_log, on_log_end, c, &c->log, e);
+}
+
+/* Takes what is left in the pipe: all there will be, since whoever wrote to it is gone before the keeper ends. */
+static void close_log(struct client *c)
+{
+	int r = pump_flush(c->log);
+	if (r < 0)
+		warn_of_log(c, r);
+	pump_free(c->log);
+	c->log = NULL;
+	fd_close(&c->log_pipe);
+}
+
+static int start_keeper(struct client *c, struct err *e)
+{
+	scoped_fd int log_write = -1;
+	int r = open_log(c, &log_write, e);
+	return r < 0 ? r : keeper_start(c->job->spec, log_write, &c->keeper, &c->channel, e);
+}
+
 static int prepare(struct client *c, struct err *e)
 {
 	if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
@@ -669,7 +719,7 @@ static int prepare(struct client *c, struct err *e)
 	if (r == 0)
 		r = loop_add_timer(c->loop, on_patience, c, &c->patience, e);
 	if (r == 0)
-		r = keeper_start(c->job->spec, &c->keeper, &c->channel, e);
+		r = start_keeper(c, e);
 	return r < 0 ? r : loop_add_fd(c->loop, c->channel, EPOLLIN, on_channel, c, &c->channel_source, e);
 }
 
@@ -703,6 +753,7 @@ static void done(struct client *c)
 {
 	end_job_streams(c);
 	end_copy_out(c);
+	close_log(c);
 	fd_close(&c->channel);
 	fd_close(&c->keeper.pidfd);
 	loop_free(c->loop);
@@ -724,7 +775,7 @@ int client_run(const struct client_job *job, struct job_result *ret, struct err 
 		return err_set(e, -ENOMEM, "out of memory");
 	c->job = job;
 	c->keeper = CHILD_INIT;
-	c->channel = c->stdin_pipe = c->words_pipe = c->tree_pipe = -1;
+	c->channel = c->stdin_pipe = c->words_pipe = c->tree_pipe = c->log_pipe = -1;
 	c->output_pipes[0] = c->output_pipes[1] = -1;
 	int r = prepare(c, e);
 	if (r == 0)

@@ -36,8 +36,10 @@ struct client_job {
 	int workspace;            /* borrowed: a directory that is copied in, or -1 */
 	const struct client_output *outputs;
 	size_t n_outputs;
-	bool has_stdin; /* our standard input is the job's */
-	bool terminal;  /* standard input is a terminal and the job gets one */
+	int network_log; /* borrowed: a regular file for the lines of the network log, or -1; goes with the
+			  * specification's network_log */
+	bool has_stdin;  /* our standard input is the job's */
+	bool terminal;   /* standard input is a terminal and the job gets one */
 	/* Told about errors (kind NULL) and warnings (kind "warning"). Texts may hold bytes from the sandbox. */
 	void (*say)(const char *kind, const char *text);
 };

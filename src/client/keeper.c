@@ -12,7 +12,8 @@
 
 enum { END_MS = 5000, EXIT_STATUS_MAX = 255 };
 
-int keeper_start(const struct sandbox_spec *spec, struct child *ret_child, int *ret_channel, struct err *e)
+int keeper_start(const struct sandbox_spec *spec, int network_log, struct child *ret_child, int *ret_channel,
+		 struct err *e)
 {
 	/* The caller's environment stays here: it may hold secrets that are none of the keeper's business. */
 	static const char *const environment[] = {
@@ -36,8 +37,8 @@ int keeper_start(const struct sandbox_spec *spec, struct child *ret_child, int *
 		.path = path,
 		.arguments = arguments,
 		.environment = environment,
-		.fds = (const int[]){-1, -1, STDERR_FILENO, memfd, theirs},
-		.n_fds = 5,
+		.fds = (const int[]){-1, -1, STDERR_FILENO, memfd, theirs, network_log},
+		.n_fds = 6,
 		.new_session = true,
 	};
 	r = child_start(&plan, ret_child, e);

@@ -9,10 +9,10 @@
 #include "io/child.h"
 #include "spec/job.h"
 
-/* Starts a keeper in a session of its own. Returns 0, the child and our end of the channel (the caller owns both), or a
- * negative errno. */
-[[nodiscard]] int keeper_start(const struct sandbox_spec *spec, struct child *ret_child, int *ret_channel,
-			       struct err *e);
+/* Starts a keeper in a session of its own. network_log (borrowed): the write end of a pipe, or -1 for none. Returns
+ * 0, the child and our end of the channel (the caller owns both), or a negative errno. */
+[[nodiscard]] int keeper_start(const struct sandbox_spec *spec, int network_log, struct child *ret_child,
+			       int *ret_channel, struct err *e);
 
 /* Reads the result from a memfd that a keeper sent, and checks what it relies on: texts are terminated, numbers in
  * their range. Returns 0 or a negative errno. */

@@ -213,6 +213,14 @@ int pump_discard(struct pump *p, struct err *e)
 	return watch(p, p->from, EPOLLIN, e);
 }
 
+int pump_flush(struct pump *p)
+{
+	int r = pump_ended(p) ? AT_END : MOVED;
+	while (r == MOVED)
+		r = move(p);
+	return r < 0 ? r : 0;
+}
+
 bool pump_ended(const struct pump *p)
 {
 	return !p || p->ended;

@@ -32,6 +32,10 @@ void pump_free(struct pump *p);
 /* From now on whatever comes is read and dropped, until the end, which is told once more if it was told before. */
 [[nodiscard]] int pump_discard(struct pump *p, struct err *e);
 
+/* Moves what there is now, until more would have to be waited for, without telling of an end: for a writer that is
+ * gone, before pump_free(). NULL is fine. Returns 0 or a negative errno. */
+[[nodiscard]] int pump_flush(struct pump *p);
+
 /* True after the end was told and until pump_discard(). NULL has ended. */
 bool pump_ended(const struct pump *p);
 

@@ -12,6 +12,7 @@
 #include "base/scope.h"
 #include "client/client.h"
 #include "client/env.h"
+#include "client/forge_access.h"
 #include "cmd/commands.h"
 #include "isolation/isolation.h"
 #include "wire/mask.h"
@@ -31,6 +32,7 @@ struct options {
 	const char *job_id;
 	const char *timeout;
 	const char *result;
+	const char *network_log;
 	bool has_stdin;
 	bool terminal;
 	bool summary;
@@ -39,12 +41,14 @@ struct options {
 /* What is made of them before anything is started. */
 struct run {
 	struct sandbox_spec spec;
+	struct forge forge;
 	struct client_job job;
 	struct client_output outputs[OUTPUTS_MAX];
 	struct buf secrets;
 	char workdir[TREE_NAME_MAX + 1];
 	int workspace;
 	struct files_target result;
+	int network_log;
 };
 
 static int set_workspace(void *data, char *value, struct err *)
@@ -134,6 +138,12 @@ static int set_result(void *data, char *value, struct err *)
 	return 0;
 }
 
+static int set_network_log(void *data, char *value, struct err *)
+{
+	((struct options *)data)->network_log = value;
+	return 0;
+}
+
 static int set_summary(void *data, char *, struct err *)
 {
 	((struct options *)data)->summary = true;
@@ -160,6 +170,8 @@ static const struct command_option options[] = {
 	{"timeout", 0, "DURATION", "End the job after this time; the same as --job-timeout.", set_timeout},
 	{"job-id", 0, "TEXT", "What the caller calls the job, for reports.", set_job_id},
 	{"result", 0, "FILE", "Write how the job ended into this file as one JSON object.", set_result},
+	{"network-log", 0, "FILE",
+	 "Write a JSON line into this file for each refused flow and DNS question.", set_network_log},
 	{"summary", 0, NULL, "Say on standard error how the job ended, for a person.", set_summary},
 	{0},
 };
@@ -179,12 +191,15 @@ static int choose_isolation(struct config *c, struct err *e)
 	return 0;
 }
 
-static int check_network(const struct config *c, struct err *e)
+/* Finds out whether jobs reach the forge, and says so. */
+static int prepare_forge(struct run *run, struct err *e)
 {
-	if (c->network_mode == NETWORK_NONE)
-		return 0;
-	return err_set(e, -EOPNOTSUPP, "network mode %s is not available yet: use --network-mode none",
-		       network_mode_name(c->network_mode));
+	int r = forge_read(&run->spec.config, &run->forge, e);
+	if (r == 0)
+		r = forge_access_resolves(&run->forge, e);
+	if (r == 0 && run->forge.on)
+		log_info("guest forge access: sandboxes may reach %s", run->forge.origin);
+	return r;
 }
 
 static int prepare_spec(struct run *run, const struct options *o, const struct config *config, struct err *e)
@@ -197,7 +212,8 @@ static int prepare_spec(struct run *run, const struct options *o, const struct c
 	int r = o->timeout ? config_set(&spec->config, "job-timeout", o->timeout, e) : 0;
 	if (r < 0)
 		return err_ctx(e, r, "--timeout");
-	r = check_network(&spec->config, e);
+	spec->network_log = o->network_log != NULL;
+	r = prepare_forge(run, e);
 	return r < 0 ? r : choose_isolation(&spec->config, e);
 }
 
@@ -284,6 +300,25 @@ static int prepare_result(struct run *run, const struct options *o, struct err *
 	return 0;
 }
 
+/* The log is written while the job runs: only a regular file never makes us wait. */
+static int prepare_network_log(struct run *run, const struct options *o, struct err *e)
+{
+	if (!o->network_log)
+		return 0;
+	run->network_log = open(o->network_log,
+				O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+	if (run->network_log < 0)
+		return err_sys(e, "--network-log %s", o->network_log);
+	struct stat st = {0};
+	if (fstat(run->network_log, &st) < 0 || !S_ISREG(st.st_mode))
+		return err_set(e, -EEXIST, "--network-log %s: is there and not a regular file",
+			       o->network_log);
+	if (ftruncate(run->network_log, 0) < 0)
+		return err_sys(e, "--network-log %s", o->network_log);
+	run->job.network_log = run->network_log;
+	return 0;
+}
+
 static void warn_if_short(const char *entry, const char *value)
 {
 	char text[TEXT_MAX];
@@ -302,17 +337,20 @@ static void warn_if_short(const char *entry, const char *value)
 /* Secrets are variables of the job, too, and win over plain ones. */
 static int prepare_environment(struct run *run, struct options *o, struct err *e)
 {
+	int r = forge_access_rewrite(&run->forge, &o->environment, e);
+	if (r < 0)
+		return r;
 	run->secrets = BUF_INIT(MASK_SECRETS_MAX);
 	for (size_t i = 0; i < o->secrets.n; i++) {
 		const char *value = strchr(o->secrets.entries[i], '=') + 1;
 		if (value[0])
 			buf_add(&run->secrets, value, strlen(value) + 1);
 		warn_if_short(o->secrets.entries[i], value);
-		int r = env_set(&o->environment, o->secrets.entries[i], e);
+		r = env_set(&o->environment, o->secrets.entries[i], e);
 		if (r < 0)
 			return r;
 	}
-	int r = buf_check(&run->secrets);
+	r = buf_check(&run->secrets);
 	if (r < 0)
 		return err_set(e, r, "all secrets together are longer than the %d bytes that are accepted",
 			       MASK_SECRETS_MAX);
@@ -332,6 +370,7 @@ static int prepare(struct run *run, struct options *o, const struct config *conf
 		.arguments = args,
 		.user = o->user ? o->user : "",
 		.workspace = -1,
+		.network_log = -1,
 		.has_stdin = o->has_stdin,
 		.terminal = o->terminal,
 		.say = command_say,
@@ -347,6 +386,8 @@ static int prepare(struct run *run, struct options *o, const struct config *conf
 		r = prepare_result(run, o, e);
 	if (r == 0)
 		r = prepare_environment(run, o, e);
+	if (r == 0)
+		r = prepare_network_log(run, o, e);
 	return r < 0 ? r : client_check(&run->job, e);
 }
 
@@ -377,6 +418,7 @@ static void run_done(struct run *run)
 		files_target_done(&run->outputs[i].target);
 	files_target_done(&run->result);
 	fd_close(&run->workspace);
+	fd_close(&run->network_log);
 	if (run->secrets.p)
 		explicit_bzero(run->secrets.p, run->secrets.n);
 	buf_done(&run->secrets);
@@ -388,7 +430,7 @@ static int run_job(const struct config *config, void *data, char *const args[], 
 	scoped_free struct run *run = calloc(1, sizeof(*run));
 	if (!run)
 		return err_set(e, -ENOMEM, "out of memory");
-	run->workspace = -1;
+	run->workspace = run->network_log = -1;
 	run->result = FILES_TARGET_INIT;
 	struct job_result result = {0};
 	int r = prepare(run, o, config, args, e);

@@ -10,8 +10,8 @@
 
 #include "base/file.h"
 #include "base/scope.h"
-#include "conduit/calls.h"
 #include "conduit/state.h"
+#include "guard/calls.h"
 #include "guard/isolate.h"
 
 /* Connections by somebody else than the executor before we give up. */
@@ -19,6 +19,9 @@
 
 /* A process has three pipes; on top come the stream, timers, what a message brings. */
 #define FILES_MAX 320
+
+/* Buffers of at most 2 MiB for each of 128 sinks, the automaton that masks secrets, and the program. */
+#define MEMORY_MAX (UINT64_C(1) << 29)
 
 int conduit_isolate(const struct conduit_config *config, struct err *e)
 {
@@ -42,7 +45,7 @@ int conduit_isolate(const struct conduit_config *config, struct err *e)
 		.uid = config->uid,
 		.syscalls = all,
 		.n_syscalls = n,
-		.memory_bytes = memory_max(),
+		.memory_bytes = memory_max(MEMORY_MAX),
 		.files = FILES_MAX,
 	};
 	return isolate_enter(&plan, e);

@@ -137,6 +137,14 @@ static int fill_filter(scmp_filter_ctx filter, const struct isolate_plan *plan, 
 		else
 			r = seccomp_rule_add(filter, SCMP_ACT_ALLOW, number, 0);
 	}
+	for (size_t i = 0; r >= 0 && i < plan->n_rules; i++) {
+		const struct isolate_rule *rule = &plan->rules[i];
+		struct scmp_arg_cmp when = {.arg = rule->argument,
+					    .op = SCMP_CMP_MASKED_EQ,
+					    .datum_a = rule->mask,
+					    .datum_b = rule->value};
+		r = seccomp_rule_add_array(filter, SCMP_ACT_ALLOW, rule->number, 1, &when);
+	}
 	if (r >= 0)
 		r = seccomp_load(filter);
 	return r < 0 ? err_code(e, r, "system call filter") : 0;

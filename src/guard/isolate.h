@@ -22,10 +22,20 @@
 /* The namespaces that the keeper gives a helper at birth (clone flags for io/child.h). */
 uint64_t isolate_clone_flags(void);
 
+/* A system call that is allowed when one argument, under the mask, has this value; with several rows any of them does.
+ * The mask for a descriptor is of 32 bits, since the kernel looks at no more of it. */
+struct isolate_rule {
+	int number;
+	unsigned argument; /* 0 is the first */
+	uint64_t mask, value;
+};
+
 struct isolate_plan {
 	uid_t uid;           /* and gid: not 0 */
 	const int *syscalls; /* allowed numbers (libseccomp's), any arguments */
 	size_t n_syscalls;
+	const struct isolate_rule *rules; /* for numbers that are not in syscalls */
+	size_t n_rules;
 	uint64_t memory_bytes; /* RLIMIT_AS */
 	uint32_t files;        /* RLIMIT_NOFILE */
 };

@@ -51,7 +51,11 @@ struct isolation_ops {
 	/* Boots the sandbox from its resources. Returns when the boot is under way. */
 	int (*boot)(struct isolated *i, struct err *e);
 
-	/* Answers the knock at the door: puts the sandbox under its limits, then lets it go on. */
+	/* Takes the knock at the door and puts the sandbox under its limits. *ret_netns is its network namespace
+	 * (caller's). */
+	int (*knock)(struct isolated *i, int *ret_netns, struct err *e);
+
+	/* Lets in what knocked: it goes on. */
 	int (*admit)(struct isolated *i, struct err *e);
 
 	/* How the sandbox ended, in words, once gone_fd was readable: a failed start or an end of its own. */

@@ -12,17 +12,16 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/scope.h"
-#include "conduit/conduit.h"
-#include "guard/isolate.h"
 #include "io/chan.h"
 #include "io/child.h"
 #include "io/loop.h"
 #include "isolation/isolation.h"
+#include "keeper/conduit.h"
 #include "keeper/judge.h"
+#include "keeper/network.h"
 #include "keeper/state.h"
 #include "keeper/tell.h"
 #include "resource/resource.h"
-#include "spec/libexec.h"
 #include "spec/message.h"
 #include "sys/oomlog.h"
 
@@ -39,7 +38,9 @@ enum {
 /* One keeper a process; everything it holds. */
 struct keeper {
 	struct sandbox_spec spec;
+	struct host host;
 	struct sandbox sandbox;
+	struct network *network; /* NULL: none */
 	struct isolated_view view;
 	struct isolated *isolated;
 	const struct isolation_ops *ops;
@@ -48,6 +49,7 @@ struct keeper {
 	struct source *deadline, *job_timer, *watch, *client_source, *conduit_source, *gone_source,
 		*weaker_source, *door_source, *death_timer, *signals;
 	int client;  /* borrowed; -1 when it is gone */
+	int log;     /* borrowed: where the network log goes */
 	int channel; /* to the conduit */
 	int kmsg;
 	enum keeper_state state;
@@ -500,11 +502,16 @@ static int on_weaker(void *data, int, uint32_t, struct err *)
 	return 0;
 }
 
+/* What knocks is under its limits and linked to the gateway before it goes on. */
 static int on_door(void *data, int, uint32_t, struct err *e)
 {
 	struct keeper *k = data;
+	scoped_fd int netns = -1;
 	loop_remove(&k->door_source);
-	return k->ops->admit(k->isolated, e);
+	int r = k->ops->knock(k->isolated, &netns, e);
+	if (r == 0)
+		r = network_plug(k->network, netns, e);
+	return r < 0 ? r : k->ops->admit(k->isolated, e);
 }
 
 static int on_signal(void *data, int number, struct err *e)
@@ -515,43 +522,6 @@ static int on_signal(void *data, int number, struct err *e)
 }
 
 /* --- making -------------------------------------------------------------------------------------------------- */
-
-static int start_conduit(struct keeper *k, struct err *e)
-{
-	char path[CONFIG_PATH_MAX];
-	struct conduit_config config;
-	int ends[2] = {-1, -1};
-	scoped_fd int config_fd = -1;
-	conduit_config_init(&config, slot_uid_conduit(k->spec.config.uid_base, k->sandbox.slot),
-			    k->view.peer_uid);
-	int r = libexec_path("ermite-conduit", path, e);
-	if (r == 0)
-		r = file_memfd("conduit-config", &config, sizeof(config), &config_fd, e);
-	if (r == 0)
-		r = chan_pair(ends, e);
-	if (r < 0)
-		return r;
-	k->channel = ends[0];
-	scoped_fd int far = ends[1];
-	const char *const arguments[] = {"ermite-conduit", k->sandbox.id, NULL};
-	const int fds[CONDUIT_FDS] = {-1,
-				      -1,
-				      STDERR_FILENO,
-				      [CONDUIT_FD_CONFIG] = config_fd,
-				      [CONDUIT_FD_CHANNEL] = far,
-				      [CONDUIT_FD_LISTENER] = k->view.listen_fd};
-	const struct child_plan plan = {.path = path,
-					.arguments = arguments,
-					.fds = fds,
-					.n_fds = CONDUIT_FDS,
-					.clone_flags = isolate_clone_flags(),
-					.die_with_parent = true,
-					.new_session = true};
-	r = child_start(&plan, &k->conduit, e);
-	/* Only the conduit's is left, so that nobody can connect any more once it has closed it. */
-	fd_close(&k->view.listen_fd);
-	return r < 0 ? r : record_add_process(k->sandbox.record, "conduit", k->conduit.pid, e);
-}
 
 static int watch_everything(struct keeper *k, struct err *e)
 {
@@ -596,6 +566,16 @@ static int settle_ready(struct keeper *k, struct err *e)
 	return 0;
 }
 
+static int make_resources(struct keeper *k, struct err *e)
+{
+	scoped_buf struct buf notes = BUF_INIT(8192);
+	k->sandbox.notes = &notes;
+	int r = resources_make(&k->sandbox, k->ops->resources, e);
+	k->sandbox.notes = NULL;
+	tell_lines(k->client, MESSAGE_WARNING, &notes);
+	return r;
+}
+
 static int make(struct keeper *k, struct err *e)
 {
 	int r = k->ops->prepare(&k->sandbox, &k->isolated, &k->view, e);
@@ -605,9 +585,12 @@ static int make(struct keeper *k, struct err *e)
 	if (r == 0)
 		r = settle_ready(k, e);
 	if (r == 0)
-		r = start_conduit(k, e);
+		r = keeper_start_conduit(&k->sandbox, &k->view, &k->conduit, &k->channel, e);
 	if (r == 0)
-		r = resources_make(&k->sandbox, k->ops->resources, e);
+		r = make_resources(k, e);
+	if (r == 0)
+		r = network_start(&k->sandbox, k->loop, &k->client, k->spec.network_log ? k->log : -1,
+				  &k->network, e);
 	if (r == 0)
 		r = k->ops->boot(k->isolated, e);
 	k->result.memory_enforced = k->result.disk_enforced = k->result.cpus_enforced =
@@ -650,6 +633,9 @@ static void live(struct keeper *k)
 static int take_down(struct keeper *k, struct err *e)
 {
 	enter_phase(k, PHASE_TAKE_DOWN);
+	network_use(k->network, &k->result.network);
+	network_end(k->network);
+	k->network = NULL;
 	loop_free(k->loop);
 	k->loop = NULL;
 	int r = k->isolated ? k->ops->end(k->isolated, false, e) : 0;
@@ -698,6 +684,8 @@ static void begin_result(struct keeper *k)
 	r->pids_limit = c->job_pids;
 	r->timeout_ms = c->job_timeout_ms;
 	r->network_mode = c->network_mode;
+	r->network.flows_limit = c->network_mode == NETWORK_NAT ? c->job_flows : 0;
+	r->network.bandwidth = c->network_mode == NETWORK_NAT ? c->job_net_bandwidth : 0;
 	k->least_free_bytes = UINT64_MAX;
 	k->phase = PHASE_CREATE;
 	k->phase_started_ms = clock_boot_ms();
@@ -710,7 +698,7 @@ static int begin(struct keeper *k, struct err *e)
 	scoped_buf struct buf left = BUF_INIT(16384);
 	int r = record_open_store(k->spec.config.state_dir, &k->sandbox.store_fd, e);
 	if (r == 0)
-		r = resources_reap(k->sandbox.store_fd, &left, e);
+		r = resources_reap(k->sandbox.store_fd, &k->host, &left, e);
 	tell_lines(k->client, MESSAGE_WARNING, &left);
 	if (r < 0)
 		return r;
@@ -721,6 +709,7 @@ static int begin(struct keeper *k, struct err *e)
 		return r;
 	const struct record_info *info = record_info(k->sandbox.record);
 	k->sandbox.spec = &k->spec;
+	k->sandbox.host = &k->host;
 	k->sandbox.id = info->id;
 	k->sandbox.slot = info->slot;
 	k->result.slot = info->slot;
@@ -739,6 +728,8 @@ static int run(struct keeper *k, struct err *e)
 	k->kmsg = oomlog_open();
 	int r = child_adopt_orphans(e);
 	if (r == 0)
+		r = host_open(&k->host, e);
+	if (r == 0)
 		r = begin(k, e);
 	if (r < 0)
 		return r;
@@ -754,13 +745,15 @@ static int run(struct keeper *k, struct err *e)
 	return r;
 }
 
-int keeper_run(int spec_fd, int client, struct err *e)
+int keeper_run(int spec_fd, int client, int log, struct err *e)
 {
 	scoped_free struct keeper *k = calloc(1, sizeof(*k));
 	if (!k)
 		return err_set(e, -ENOMEM, "out of memory");
 	k->client = client;
-	k->channel = k->kmsg = k->sandbox.store_fd = -1;
+	k->log = log;
+	k->channel = k->kmsg = k->sandbox.store_fd = k->sandbox.network.netns = -1;
+	k->host = HOST_INIT;
 	k->conduit = CHILD_INIT;
 	int r = read_spec(spec_fd, &k->spec, e);
 	if (r == 0) {
@@ -776,5 +769,7 @@ int keeper_run(int spec_fd, int client, struct err *e)
 	record_free(k->sandbox.record);
 	fd_close(&k->kmsg);
 	fd_close(&k->sandbox.store_fd);
+	fd_close(&k->sandbox.network.netns);
+	host_close(&k->host);
 	return r;
 }

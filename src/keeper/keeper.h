@@ -11,11 +11,12 @@
 #include "base/err.h"
 
 /* Where the program ermite-keeper finds what the client gave it; 0 to 2 are the standard ones. */
-enum keeper_fd { KEEPER_FD_SPEC = 3, KEEPER_FD_CLIENT = 4 };
+enum keeper_fd { KEEPER_FD_SPEC = 3, KEEPER_FD_CLIENT, KEEPER_FD_NETWORK_LOG };
 
 /* Makes, serves and takes down the sandbox that the specification in spec_fd (a memfd with a struct sandbox_spec)
- * describes; client is the channel to whoever wants it. Both stay the caller's. Returns 0 when nothing is left, also
+ * describes; client is the channel to whoever wants it, log where the lines of the network log go if the specification
+ * wants one. All stay the caller's. Returns 0 when nothing is left, also
  * after a failed job; a negative errno when the record stays. The client was told either way. */
-[[nodiscard]] int keeper_run(int spec_fd, int client, struct err *e);
+[[nodiscard]] int keeper_run(int spec_fd, int client, int log, struct err *e);
 
 #endif

@@ -14,5 +14,5 @@ int main(void)
 	/* The last to be killed when the host runs out of memory; a host that forbids it is no reason to stop. */
 	(void)!file_put(AT_FDCWD, "/proc/self/oom_score_adj", "-900", NULL);
 	/* The client was told whatever there is to tell. */
-	return keeper_run(KEEPER_FD_SPEC, KEEPER_FD_CLIENT, &e) < 0;
+	return keeper_run(KEEPER_FD_SPEC, KEEPER_FD_CLIENT, KEEPER_FD_NETWORK_LOG, &e) < 0;
 }

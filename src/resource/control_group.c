@@ -98,7 +98,7 @@ static int sweep_in(const struct cgroup_host *host, const char *mount, int store
 	return 0;
 }
 
-static int sweep(int store_fd, struct err *e)
+static int sweep(int store_fd, const struct host *, struct err *e)
 {
 	struct cgroup_host host;
 	char mark[MARK_MAX];

@@ -6,7 +6,8 @@
 
 #include "base/scope.h"
 
-static const struct resource *const kinds[] = {&resource_processes, &resource_cgroup, &resource_scratch};
+static const struct resource *const kinds[] = {&resource_network, &resource_processes, &resource_cgroup,
+					       &resource_scratch};
 
 enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
@@ -45,6 +46,7 @@ int resources_unmake(struct sandbox *s, struct err *e)
 
 struct reaping {
 	int store_fd;
+	const struct host *host;
 	struct buf *left;
 };
 
@@ -53,8 +55,12 @@ static int take_down(void *data, struct record *record, struct err *)
 	const struct reaping *reaping = data;
 	const struct record_info *info = record_info(record);
 	struct err own = ERR_INIT;
-	struct sandbox s = {
-		.record = record, .id = info->id, .slot = info->slot, .store_fd = reaping->store_fd};
+	struct sandbox s = {.record = record,
+			    .id = info->id,
+			    .slot = info->slot,
+			    .store_fd = reaping->store_fd,
+			    .host = reaping->host,
+			    .network.netns = -1};
 	/* A record that was torn before it was synced names nothing, because nothing had been made; what can bear the
 	 * id all the same is looked for by every kind. */
 	int r = 0;
@@ -68,22 +74,22 @@ static int take_down(void *data, struct record *record, struct err *)
 	return r;
 }
 
-static int sweep(int store_fd, struct err *e)
+static int sweep(int store_fd, const struct host *host, struct err *e)
 {
 	for (size_t i = 0; i < N_KINDS; i++) {
-		int r = kinds[i]->sweep ? kinds[i]->sweep(store_fd, e) : 0;
+		int r = kinds[i]->sweep ? kinds[i]->sweep(store_fd, host, e) : 0;
 		if (r < 0)
 			return err_ctx(e, r, "sweep %s", kinds[i]->name);
 	}
 	return 0;
 }
 
-int resources_reap(int store_fd, struct buf *left, struct err *e)
+int resources_reap(int store_fd, const struct host *host, struct buf *left, struct err *e)
 {
-	struct reaping reaping = {.store_fd = store_fd, .left = left};
+	struct reaping reaping = {.store_fd = store_fd, .host = host, .left = left};
 	int stayed = record_for_orphans(store_fd, take_down, &reaping, e);
 	if (stayed < 0)
 		return stayed;
-	int r = sweep(store_fd, e);
+	int r = sweep(store_fd, host, e);
 	return r < 0 ? r : stayed;
 }

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "spec/id.h"
+#include "spec/network.h"
 
 #define IMAGE_OCI "ermite-runner-debian-13:latest"
 
@@ -221,35 +222,11 @@ static int parse_network(const struct config_item *item, const char *value, void
 	return parse_cidr(value, item->max, &c->network_address, &c->network_prefix);
 }
 
-/* One exception to the denied ranges: a prefix, or an address and a port. */
-static int check_allowed(const char *text)
-{
-	uint32_t address = 0;
-	uint32_t prefix = 0;
-	uint64_t port = 0;
-	size_t n = strcspn(text, ":");
-	if (text[n] == '\0')
-		return parse_cidr(text, 32, &address, &prefix);
-	int r = parse_address(text, n, &address);
-	return r < 0 ? r : num_parse(text + n + 1, 1, 65535, &port);
-}
-
 static int parse_allow(const struct config_item *, const char *value, void *field)
 {
-	static const char separators[] = ", \t";
-	for (const char *p = value + strspn(value, separators); *p;) {
-		char one[sizeof("255.255.255.255:65535")];
-		size_t n = strcspn(p, separators);
-		if (n >= sizeof(one))
-			return -EINVAL;
-		memcpy(one, p, n);
-		one[n] = '\0';
-		int r = check_allowed(one);
-		if (r < 0)
-			return r;
-		p += n + strspn(p + n, separators);
-	}
-	return store_text(field, value);
+	struct network_allow allow = {0};
+	int r = network_allow_parse(value, &allow, NULL);
+	return r < 0 ? r : store_text(field, value);
 }
 
 static int parse_url(const struct config_item *, const char *value, void *field)
@@ -330,7 +307,9 @@ static const struct config_item items[] = {
 	 WORDS(network_mode_words, NETWORK_NAT, NETWORK_NONE), .accepted = "nat or none",
 	 .help = "The way out of a sandbox; none leaves only the loopback."},
 	{NAMES("NETWORK_ALLOW", "network-allow"), FIELD(network_allow), .parse = parse_allow,
-	 .default_text = "", .accepted = "IPv4 prefixes or address:port, with commas or blanks between them",
+	 .default_text = "",
+	 .accepted =
+		 "at most 32 IPv4 addresses, address:port or prefixes, with commas or blanks between them",
 	 .help = "Exceptions to the denied address ranges."},
 	{NAMES("FIRECRACKER", "firecracker"), FIELD(firecracker), .parse = parse_path,
 	 .default_text = "from PATH", .accepted = "a path", .help = "The firecracker program."},

@@ -52,6 +52,28 @@ static const char *json_bool(bool value)
 	return value ? "true" : "false";
 }
 
+static void json_network(const struct job_network *n, struct buf *out)
+{
+	buf_fmt(out, "\"network\":{\"sent_bytes\":%llu,\"received_bytes\":%llu,\"flows\":%llu,",
+		(unsigned long long)n->sent_bytes, (unsigned long long)n->received_bytes,
+		(unsigned long long)n->flows);
+	buf_fmt(out, "\"dns_questions\":%llu,\"refused\":{", (unsigned long long)n->dns_questions);
+	for (uint32_t kind = REFUSAL_NONE + 1; kind < REFUSALS; kind++)
+		buf_fmt(out, "%s\"%s\":%llu", kind > REFUSAL_NONE + 1 ? "," : "", refusal_name(kind),
+			(unsigned long long)n->refused[kind]);
+	buf_str(out, "}}");
+}
+
+static void json_limits(const struct job_result *r, struct buf *out)
+{
+	buf_fmt(out,
+		"\"limits\":{\"memory_mib\":%llu,\"disk_mib\":%llu,\"cpus\":%u,\"pids\":%u,"
+		"\"timeout_ms\":%llu,\"network\":\"%s\",\"flows\":%u,\"net_bytes_per_s\":%llu}",
+		(unsigned long long)r->memory_limit_mib, (unsigned long long)r->disk_limit_mib, r->cpus_limit,
+		r->pids_limit, (unsigned long long)r->timeout_ms, network_mode_name(r->network_mode),
+		r->network.flows_limit, (unsigned long long)r->network.bandwidth);
+}
+
 void job_result_json(const struct job_result *r, struct buf *out)
 {
 	buf_str(out, "{");
@@ -62,11 +84,8 @@ void job_result_json(const struct job_result *r, struct buf *out)
 		isolation_name(r->isolation), r->slot, ready_name(r->ready), end_reason_name(r->reason));
 	json_text(out, "evidence", r->evidence);
 	buf_fmt(out, ",\"exit_status\":%d,\"signal\":%d", r->exit_status, r->signal);
-	buf_fmt(out,
-		",\"limits\":{\"memory_mib\":%llu,\"disk_mib\":%llu,\"cpus\":%u,\"pids\":%u,"
-		"\"timeout_ms\":%llu,\"network\":\"%s\"}",
-		(unsigned long long)r->memory_limit_mib, (unsigned long long)r->disk_limit_mib, r->cpus_limit,
-		r->pids_limit, (unsigned long long)r->timeout_ms, network_mode_name(r->network_mode));
+	buf_str(out, ",");
+	json_limits(r, out);
 	buf_fmt(out, ",\"enforced\":{\"memory\":%s,\"disk\":%s,\"cpus\":%s,\"pids\":%s,\"network\":%s}",
 		json_bool(r->memory_enforced), json_bool(r->disk_enforced), json_bool(r->cpus_enforced),
 		json_bool(r->pids_enforced), json_bool(r->network_enforced));
@@ -75,9 +94,11 @@ void job_result_json(const struct job_result *r, struct buf *out)
 	buf_fmt(out, "},\"memory_peak_bytes\":%llu,\"cpu_seconds\":%llu.%03llu",
 		(unsigned long long)r->memory_peak_bytes, (unsigned long long)(r->cpu_ns / 1'000'000'000),
 		(unsigned long long)(r->cpu_ns / 1'000'000 % 1000));
-	/* Without a network there is nothing to count: no interface but the loopback. */
-	buf_fmt(out, ",\"disk_used_bytes\":%llu,\"output_bytes\":%llu,\"network_bytes\":0}",
-		(unsigned long long)r->disk_used_bytes, (unsigned long long)r->output_bytes);
+	buf_fmt(out, ",\"disk_used_bytes\":%llu,\"output_bytes\":%llu,\"network_bytes\":%llu,",
+		(unsigned long long)r->disk_used_bytes, (unsigned long long)r->output_bytes,
+		(unsigned long long)(r->network.sent_bytes + r->network.received_bytes));
+	json_network(&r->network, out);
+	buf_str(out, "}");
 }
 
 /* Appends a number of bytes as a person reads it: "0 B", "812 MiB", "1.2 GiB". */
@@ -125,9 +146,9 @@ static void text_duration(struct buf *out, uint64_t ms)
 }
 
 /* Appends "2 CPUs", "1 process". */
-static void text_count(struct buf *out, uint32_t n, const char *one, const char *many)
+static void text_count(struct buf *out, uint64_t n, const char *one, const char *many)
 {
-	buf_fmt(out, "%u %s", n, n == 1 ? one : many);
+	buf_fmt(out, "%llu %s", (unsigned long long)n, n == 1 ? one : many);
 }
 
 /* How the job ended: in words of our own where the status says all, else the reason with its evidence. */
@@ -168,6 +189,45 @@ static void text_times(const struct job_result *r, struct buf *out)
 		buf_str(out, "\n");
 }
 
+/* Appends the network's mode with its limits: "nat (4096 flows, 10 MiB/s)". */
+static void text_network_limits(const struct job_result *r, struct buf *out)
+{
+	const struct job_network *n = &r->network;
+	buf_fmt(out, "network %s", network_mode_name(r->network_mode));
+	if (n->flows_limit == 0)
+		return;
+	buf_str(out, " (");
+	text_count(out, n->flows_limit, "flow", "flows");
+	if (n->bandwidth) {
+		buf_str(out, ", ");
+		text_bytes(out, n->bandwidth);
+		buf_str(out, "/s");
+	}
+	buf_str(out, ")");
+}
+
+/* A line of what went over the network and what was refused. */
+static void text_network(const struct job_network *n, struct buf *out)
+{
+	buf_str(out, "network   sent ");
+	text_bytes(out, n->sent_bytes);
+	buf_str(out, ", received ");
+	text_bytes(out, n->received_bytes);
+	buf_str(out, ", ");
+	text_count(out, n->flows, "flow", "flows");
+	buf_str(out, ", ");
+	text_count(out, n->dns_questions, "DNS question", "DNS questions");
+	const char *separator = ", packets refused: ";
+	for (uint32_t kind = REFUSAL_NONE + 1; kind < REFUSALS; kind++) {
+		if (n->refused[kind] == 0)
+			continue;
+		buf_fmt(out, "%s%llu %s", separator, (unsigned long long)n->refused[kind],
+			refusal_name(kind));
+		separator = ", ";
+	}
+	buf_str(out, "\n");
+}
+
 void job_result_text(const struct job_result *r, struct buf *out)
 {
 	if (r->id[0])
@@ -184,7 +244,9 @@ void job_result_text(const struct job_result *r, struct buf *out)
 	text_count(out, r->cpus_limit, "CPU", "CPUs");
 	buf_str(out, ", ");
 	text_count(out, r->pids_limit, "process", "processes");
-	buf_fmt(out, ", network %s, timeout ", network_mode_name(r->network_mode));
+	buf_str(out, ", ");
+	text_network_limits(r, out);
+	buf_str(out, ", timeout ");
 	text_duration(out, r->timeout_ms);
 	buf_str(out, "\nused      memory peak ");
 	text_bytes(out, r->memory_peak_bytes);
@@ -194,5 +256,7 @@ void job_result_text(const struct job_result *r, struct buf *out)
 	buf_str(out, ", output ");
 	text_bytes(out, r->output_bytes);
 	buf_str(out, "\n");
+	if (r->network_mode == NETWORK_NAT)
+		text_network(&r->network, out);
 	text_times(r, out);
 }

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "spec/config.h"
 #include "spec/id.h"
+#include "spec/refusal.h"
 
 #define JOB_ID_MAX   256
 #define EVIDENCE_MAX 320
@@ -20,6 +21,7 @@ struct sandbox_spec {
 	uint32_t magic; /* SANDBOX_SPEC_MAGIC */
 	uint32_t size;  /* sizeof(struct sandbox_spec) */
 	struct config config;
+	bool network_log;        /* what is refused and asked is told on KEEPER_FD_NETWORK_LOG */
 	char job_id[JOB_ID_MAX]; /* any text of the caller, for messages only */
 };
 
@@ -59,6 +61,16 @@ enum phase {
 /* "create", "boot", …; never NULL. */
 const char *phase_name(enum phase p);
 
+/* What a sandbox's network was used for. Without one everything is zero, the limits too. */
+struct job_network {
+	uint64_t sent_bytes, received_bytes; /* as the sandbox sees it, without the heads of its link */
+	uint64_t flows;                      /* that were let out */
+	uint64_t dns_questions;              /* well-formed ones */
+	uint64_t refused[REFUSALS];          /* packets, by enum refusal */
+	uint32_t flows_limit;
+	uint64_t bandwidth; /* bytes per second in each direction, 0: no limit */
+};
+
 /* How a job ended and what it used. */
 struct job_result {
 	char id[ID_SIZE];
@@ -80,6 +92,7 @@ struct job_result {
 	bool memory_enforced, disk_enforced, cpus_enforced, pids_enforced;
 	bool network_enforced; /* what network_mode promises holds */
 	enum network_mode network_mode;
+	struct job_network network;
 	enum ready ready;
 };
 

@@ -1,10 +1,10 @@
 /*
- * DNS messages as a forwarder needs them: a client's question, the question that goes upstream, the check of what comes
- * back, and what the client gets. Pure bytes; no descriptor, no clock, no memory but the caller's.
+ * DNS messages as a forwarder needs them: a client's question, the question that goes upstream, the check of what
+ * comes back, and what the client gets. Pure bytes; no descriptor, no clock, no memory but the caller's.
  *
- * A message is never passed on as it came. A question is taken apart and built anew; of an answer only records that were
- * walked are copied. Names are walked strictly: labels of at most 63 bytes, 255 in all, pointers only backwards and at
- * most 16 of them, none at all in a question.
+ * A message is never passed on as it came. A question is taken apart and built anew; of an answer only records
+ * that were walked are copied. Names are walked strictly: labels of at most 63 bytes, 255 in all, pointers only
+ * backwards and at most 16 of them, none at all in a question.
  */
 #ifndef ERMITE_WIRE_DNS_H
 #define ERMITE_WIRE_DNS_H
@@ -42,9 +42,11 @@ enum dns_rcode {
 	DNS_BADVERS = 16
 };
 
-/* One question of a client. Two with the same question bytes, recursion, checking and dnssec flags and edns are equal. */
+/* One question of a client. Two with the same question bytes, recursion, checking and dnssec flags and edns are
+ * equal. */
 struct dns_query {
 	uint16_t id;
+	uint8_t opcode; /* for the answer to one that is refused */
 	bool recursion_desired, checking_disabled, authentic_data;
 	bool edns, dnssec_ok;
 	uint32_t udp_bytes; /* the largest answer over UDP: at least DNS_UDP_MIN */
@@ -53,10 +55,10 @@ struct dns_query {
 	uint8_t question[DNS_QUESTION_MAX]; /* byte for byte as it came */
 };
 
-/* Reads a client's message. Returns 0; -EBADMSG when it must not be answered at all (shorter than a head, or an answer
- * itself); a positive rcode to answer with (ret is then good for dns_error_write()): FORMERR when it is malformed, has
- * not exactly one question, or bytes behind its end; NOTIMP for another opcode than QUERY; REFUSED for a class other
- * than IN, and for ANY, AXFR and IXFR; BADVERS. */
+/* Reads a client's message. Returns 0; -EBADMSG when it must not be answered at all (shorter than a head, or an
+ * answer itself); a positive rcode to answer with (ret is then good for dns_error_write()): FORMERR when it is
+ * malformed, has not exactly one question, or bytes behind its end; NOTIMP for another opcode than QUERY; REFUSED
+ * for a class other than IN, and for ANY, AXFR and IXFR; BADVERS. */
 [[nodiscard]] int dns_query_read(const uint8_t *p, size_t n, struct dns_query *ret);
 
 /* True when one answer serves both. */
@@ -66,37 +68,39 @@ bool dns_query_equal(const struct dns_query *a, const struct dns_query *b);
 [[nodiscard]] size_t dns_query_write(const struct dns_query *q, uint16_t id,
 				     uint8_t out[static DNS_QUERY_MAX]);
 
-/* The name of the question as text: labels between dots, no last dot ("." for the root), bytes outside printable ASCII,
- * dots and backslashes in a label as \ddd. */
+/* The name of the question as text: labels between dots, no last dot ("." for the root), bytes outside printable
+ * ASCII, dots and backslashes in a label as \ddd. */
 void dns_query_name(const struct dns_query *q, char ret[static DNS_NAME_TEXT_MAX]);
 
 /* True when the question's name is the one of text ("forge.example"), in any case. */
 bool dns_query_is_for(const struct dns_query *q, const char *text);
 
-/* Called with every IPv4 address of an A record and with the 16 bytes of every AAAA record, in any section. Returns true
- * to refuse the answer. */
+/* Called with every IPv4 address of an A record and with the 16 bytes of every AAAA record, in any section.
+ * Returns true to refuse the answer. */
 typedef bool dns_address_fn(void *data, const uint8_t *address, size_t n);
 
 struct dns_answer {
-	uint8_t rcode; /* without the extended bits */
-	bool truncated;
-	bool denied; /* the callback refused an address */
+	uint8_t rcode;  /* SERVFAIL for one that needs more than four bits */
+	bool truncated; /* to be asked for over TCP; none of its records count */
+	bool denied;    /* the callback refused an address */
 	/* for dns_answer_write() */
 	uint16_t flags;
 	uint16_t answers, authorities, additionals; /* records, OPT not among them */
 	size_t records_at, records_end;
 };
 
-/* Checks what came from upstream for the query that was sent with this id. Returns 0 and what it is; -ENOENT when it is
- * not the answer (another id or question byte for byte, not an answer, another opcode): to be ignored and counted;
- * -EBADMSG when it is but cannot be walked to its end. HTTPS and SVCB records count as denied when they carry address
- * hints. */
+/* Checks what came from upstream for the query that was sent with this id. Returns 0 and what it is; -ENOENT when
+ * it is not the answer (another id or question byte for byte, not an answer, another opcode): to be ignored and
+ * counted; -EBADMSG when it is but cannot be walked to its end, or holds records of a class other than IN or a
+ * second OPT. A truncated one is not walked: its last record may be cut in two. HTTPS and SVCB records count as
+ * denied when they carry address hints. */
 [[nodiscard]] int dns_answer_read(const uint8_t *p, size_t n, const struct dns_query *q, uint16_t id,
 				  dns_address_fn *refuse, void *data, struct dns_answer *ret);
 
-/* Builds what the client gets from a message that was read: its own id and flags, the records that were walked without
- * any OPT, and an OPT of ours when the client sent one. More than max bytes: an empty answer with TC set. out has room
- * for DNS_MESSAGE_MAX bytes. Returns its length. */
+/* Builds what the client gets from a message p that was read for a query equal to q: its own id and flags, the
+ * records that were walked without any OPT, and an OPT of ours when the client sent one. An OPT that is not the
+ * last record is cut off with what stands behind it. Truncated, or more than max bytes (at most DNS_MESSAGE_MAX):
+ * an empty answer with TC set. out has room for DNS_MESSAGE_MAX bytes. Returns its length. */
 [[nodiscard]] size_t dns_answer_write(const struct dns_query *q, const uint8_t *p, const struct dns_answer *a,
 				      size_t max, uint8_t *out);
 

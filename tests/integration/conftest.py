@@ -19,6 +19,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +28,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAB = ROOT / "tests" / "lab"
+sys.path.append(str(LAB))
 THREAT_TESTS = ROOT.parent / "shared" / "threat-tests"
 BUILD = pathlib.Path(os.environ.get("ERMITE_BUILD", ROOT / "build"))
 IMAGE = pathlib.Path(os.environ.get("ERMITE_IMAGE", "/var/lib/ermite-runner/image"))

@@ -106,6 +106,33 @@ def test_output_that_cannot_be_written(runner):
             "no host bits set, such as 10.200.0.0/16",
         ),
         (
+            "run --network-allow mirror.example:80 -- true",
+            125,
+            'ERMITE_RUNNER_NETWORK_ALLOW: "mirror.example:80" is not accepted: at most 32 IPv4 addresses, '
+            "address:port or prefixes, with commas or blanks between them",
+        ),
+        (
+            "run --guest-forge 1 -- true",
+            125,
+            "ERMITE_RUNNER_GUEST_FORGE: 1 needs the forge's URL in ERMITE_RUNNER_URL",
+        ),
+        (
+            "run --guest-forge 1 --url https://192.0.2.7 -- true",
+            125,
+            'ERMITE_RUNNER_URL: "https://192.0.2.7" is not accepted: guest forge access needs a name, not an address',
+        ),
+        (
+            "run --guest-forge 1 --url https://localhost/git -- true",
+            125,
+            'ERMITE_RUNNER_URL: "https://localhost/git" is not accepted: guest forge access takes no path, query or '
+            "fragment in it",
+        ),
+        (
+            "run --guest-forge 1 --url http://localhost -- true",
+            125,
+            'ERMITE_RUNNER_URL: "http://localhost" is not accepted: http:// needs ERMITE_RUNNER_INSECURE_HTTP=1',
+        ),
+        (
             "run --isolation vm --network-mode none -- true",
             125,
             "isolation vm is not part of this version: use system",
@@ -129,9 +156,32 @@ def test_result_that_cannot_be_written_is_refused_before_anything_is_made(runner
     assert said(done) == (125, f"ermite-runner: --result{sentence}\n")
 
 
-def test_nat_is_refused(runner):
-    done = runner.call("run", "--isolation", "system", "--", "true")
-    assert said(done) == (125, "ermite-runner: network mode nat is not available yet: use --network-mode none\n")
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("/no/such/dir/file", "No such file or directory"),
+        ("/dev/null", "is there and not a regular file"),
+        ("/tmp", "Is a directory"),
+    ],
+)
+def test_network_log_that_cannot_be_written_is_refused_before_anything_is_made(runner, file, sentence):
+    done = runner.call("run", *runner.base, "--network-log", file, "--", "true")
+    assert said(done) == (125, f"ermite-runner: --network-log {file}: {sentence}\n")
+
+
+def test_network_log_without_a_network_is_empty(runner, tmp_path):
+    log = tmp_path / "network.log"
+    log.write_text("what was there before\n")
+    job = runner.run("--network-log", log, "--", "true")
+    assert job.status == 0, job
+    assert log.read_text() == ""
+
+
+def test_forge_that_this_host_does_not_resolve_is_refused(runner):
+    words = ["--guest-forge", "1", "--url", "https://forge.invalid"]
+    status, sentence = said(runner.call("run", "--isolation", "system", *words, "--", "true"))
+    assert status == 125
+    assert sentence.startswith("ermite-runner: ERMITE_RUNNER_URL: this host does not resolve forge.invalid: "), sentence
 
 
 def test_options_end_at_the_command(runner):

@@ -409,6 +409,7 @@ def test_result(runner):
     assert (result["isolation"], result["slot"], result["ready"]) == ("system", 0, "now")
     assert result["limits"] == {
         "memory_mib": 300, "disk_mib": 1024, "cpus": 1, "pids": 99, "timeout_ms": 90000, "network": "none",
+        "flows": 0, "net_bytes_per_s": 0,
     }  # fmt: skip
     assert result["enforced"] == dict.fromkeys(("memory", "disk", "cpus", "pids", "network"), True)
     phases = result["phases_ms"]
@@ -420,6 +421,9 @@ def test_result(runner):
     assert 30_000_000 <= result["disk_used_bytes"] < 60_000_000
     assert result["output_bytes"] == 5
     assert result["network_bytes"] == 0
+    used = result["network"]
+    assert set(used.pop("refused").values()) == {0}
+    assert used == {"sent_bytes": 0, "received_bytes": 0, "flows": 0, "dns_questions": 0}
 
 
 def test_result_is_one_line_and_replaces_the_file(runner, tmp_path):

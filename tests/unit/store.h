@@ -48,7 +48,7 @@ static inline void store_clean(void)
 	scoped_fd int store = store_open();
 	scoped_fd int parent = open("/var/lib", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (store >= 0)
-		(void)!resources_reap(store, &left, NULL);
+		(void)!resources_reap(store, NULL, &left, NULL);
 	(void)!file_remove_tree(parent, strrchr(state_dir, '/') + 1, NULL);
 }
 

@@ -32,10 +32,18 @@
 static const int calls[] = {SCMP_SYS(read),     SCMP_SYS(write),  SCMP_SYS(mmap),
 			    SCMP_SYS(mprotect), SCMP_SYS(munmap), SCMP_SYS(exit_group)};
 
+/* Descriptors of which only these may be closed: 9, and 32 to 63. */
+static const struct isolate_rule rules[] = {
+	{SCMP_SYS(close), 0, UINT32_MAX, 9},
+	{SCMP_SYS(close), 0, UINT32_MAX & ~31u, 32},
+};
+
 static const struct isolate_plan plan = {
 	.uid = TEST_UID,
 	.syscalls = calls,
 	.n_syscalls = sizeof(calls) / sizeof(calls[0]),
+	.rules = rules,
+	.n_rules = sizeof(rules) / sizeof(rules[0]),
 	/* Much, since the address sanitizer reserves terabytes; still less than no limit. */
 	.memory_bytes = UINT64_C(1) << 46,
 	.files = 16,
@@ -125,6 +133,39 @@ static long try_other_architecture(void)
 	return syscall(0x40000000 | SYS_write, 1, "", 0);
 }
 
+/* None of these is open: what is allowed to ask is told so. */
+static long close_says_no(unsigned long fd)
+{
+	return syscall(SYS_close, fd) == -1 && errno == EBADF ? 0 : 1;
+}
+
+static long try_close_allowed(void)
+{
+	/* The kernel does not look at the upper half of the register. */
+	return close_says_no(9) + close_says_no(32) + close_says_no(63) +
+	       close_says_no(UINT64_C(1) << 32 | 9);
+}
+
+static long try_close_below(void)
+{
+	return close_says_no(8);
+}
+
+static long try_close_under_range(void)
+{
+	return close_says_no(31);
+}
+
+static long try_close_over_range(void)
+{
+	return close_says_no(64);
+}
+
+static long try_close_upper_half(void)
+{
+	return close_says_no(UINT64_C(32) << 32 | 8);
+}
+
 static long try_mmap(void)
 {
 	char *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -156,6 +197,11 @@ static void test_attempts(void **)
 		{"mprotect executable", try_mprotect_exec, SIGSYS},
 		{"other architecture", try_other_architecture, SIGSYS},
 		{"mmap", try_mmap, 0},
+		{"close allowed", try_close_allowed, 0},
+		{"close below", try_close_below, SIGSYS},
+		{"close under the range", try_close_under_range, SIGSYS},
+		{"close over the range", try_close_over_range, SIGSYS},
+		{"close with bits above", try_close_upper_half, SIGSYS},
 	};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		pid_t pid = fork_isolated(isolate_clone_flags());

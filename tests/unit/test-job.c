@@ -54,13 +54,66 @@ static void test_json(void **)
 		"\"ready\":\"now\",\"reason\":\"exited\","
 		"\"evidence\":\"the command exited with status 2\",\"exit_status\":2,\"signal\":0,"
 		"\"limits\":{\"memory_mib\":4096,\"disk_mib\":65536,\"cpus\":2,\"pids\":8192,"
-		"\"timeout_ms\":21600000,\"network\":\"none\"},"
+		"\"timeout_ms\":21600000,\"network\":\"none\",\"flows\":0,\"net_bytes_per_s\":0},"
 		"\"enforced\":{\"memory\":true,\"disk\":true,\"cpus\":true,\"pids\":true,"
 		"\"network\":true},"
 		"\"phases_ms\":{\"create\":21,\"boot\":40,\"ready\":0,\"copy_in\":3,\"run\":12345,"
 		"\"copy_out\":5,\"take_down\":18},"
 		"\"memory_peak_bytes\":851443712,\"cpu_seconds\":12.345,"
-		"\"disk_used_bytes\":125829120,\"output_bytes\":1300000,\"network_bytes\":0}");
+		"\"disk_used_bytes\":125829120,\"output_bytes\":1300000,\"network_bytes\":0,"
+		"\"network\":{\"sent_bytes\":0,\"received_bytes\":0,\"flows\":0,\"dns_questions\":0,"
+		"\"refused\":{\"link\":0,\"spoof\":0,\"host\":0,\"private\":0,\"protocol\":0,\"cast\":0,"
+		"\"flows\":0,\"invalid\":0,\"rate\":0,\"route\":0}}}");
+}
+
+/* The sample with a network that was used. */
+static struct job_result networked(void)
+{
+	struct job_result r = sample();
+	r.network_mode = NETWORK_NAT;
+	r.network = (struct job_network){
+		.sent_bytes = 2048,
+		.received_bytes = UINT64_C(80) * 1024 * 1024,
+		.flows = 14,
+		.dns_questions = 9,
+		.flows_limit = 4096,
+		.bandwidth = UINT64_C(10) * 1024 * 1024,
+	};
+	for (uint32_t kind = REFUSAL_NONE; kind < REFUSALS; kind++)
+		r.network.refused[kind] = 100 + kind;
+	return r;
+}
+
+static json_int_t number(const json_t *object, const char *name)
+{
+	const json_t *value = json_object_get(object, name);
+	if (!json_is_integer(value))
+		fail_msg("%s is no number", name);
+	return json_integer_value(value);
+}
+
+static void test_json_network(void **)
+{
+	const struct job_result r = networked();
+	scoped_buf struct buf out = BUF_INIT(TEXT_MAX);
+	job_result_json(&r, &out);
+	json_t *root = json_loads(buf_text(&out), JSON_REJECT_DUPLICATES, NULL);
+	assert_non_null(root);
+	const json_t *limits = json_object_get(root, "limits");
+	assert_string_equal(json_string_value(json_object_get(limits, "network")), "nat");
+	assert_int_equal(number(limits, "flows"), 4096);
+	assert_int_equal(number(limits, "net_bytes_per_s"), 10'485'760);
+	assert_int_equal(number(root, "network_bytes"), 83'888'128);
+	const json_t *network = json_object_get(root, "network");
+	assert_int_equal(number(network, "sent_bytes"), 2048);
+	assert_int_equal(number(network, "received_bytes"), 83'886'080);
+	assert_int_equal(number(network, "flows"), 14);
+	assert_int_equal(number(network, "dns_questions"), 9);
+	const json_t *refused = json_object_get(network, "refused");
+	assert_int_equal(json_object_size(refused), REFUSALS - 1);
+	for (uint32_t kind = REFUSAL_NONE + 1; kind < REFUSALS; kind++)
+		assert_int_equal(number(refused, refusal_name(kind)), 100 + kind);
+	json_decref(root);
 }
 
 /* Each of the flags stands for its own name. */
@@ -146,7 +199,8 @@ static void test_text_of_a_failed_start(void **)
 		buf_text(&out),
 		"ended     start failed: mount: \\x1b[2Jno\n"
 		"limits    memory 256 MiB, disk 1024 MiB, 1 CPU, 64 processes, network nat, timeout none\n"
-		"used      memory peak 0 B, CPU 0.0 s, disk 0 B, output 0 B\n");
+		"used      memory peak 0 B, CPU 0.0 s, disk 0 B, output 0 B\n"
+		"network   sent 0 B, received 0 B, 0 flows, 0 DNS questions\n");
 }
 
 static void check_line(const struct job_result *r, const char *line)
@@ -209,8 +263,29 @@ static void test_text_of_sizes_and_times(void **)
 	check_line(&r, "run 10.0 s");
 }
 
+static void test_text_of_a_network(void **)
+{
+	struct job_result r = networked();
+	check_line(&r, "8192 processes, network nat (4096 flows, 10 MiB/s), timeout 6h\n");
+	check_line(&r, "\nnetwork   sent 2.0 KiB, received 80 MiB, 14 flows, 9 DNS questions, "
+		       "packets refused: 101 link, 102 spoof, 103 host, 104 private, 105 protocol, 106 cast, "
+		       "107 flows, 108 invalid, 109 rate, 110 route\ntimes ");
+	memset(r.network.refused, 0, sizeof(r.network.refused));
+	r.network.refused[REFUSAL_HOST] = 1;
+	r.network.flows = r.network.dns_questions = 1;
+	r.network.bandwidth = 0;
+	check_line(&r, "network nat (4096 flows), timeout");
+	check_line(&r, ", 1 flow, 1 DNS question, packets refused: 1 host\n");
+	r.network.refused[REFUSAL_HOST] = 0;
+	check_line(&r, ", 1 flow, 1 DNS question\n");
+}
+
 static void test_names(void **)
 {
+	static const char *const refusals[] = {
+		"none", "link",  "spoof",   "host", "private", "protocol",
+		"cast", "flows", "invalid", "rate", "route",   "none",
+	};
 	static const char *const reasons[] = {
 		"none",           "exited",        "signalled",  "timeout",      "cancelled",
 		"out_of_memory",  "disk_full",     "pids_limit", "start_failed", "sandbox_died",
@@ -222,18 +297,22 @@ static void test_names(void **)
 		assert_string_equal(end_reason_name((enum end_reason)i), reasons[i]);
 	for (unsigned i = 0; i <= PHASES; i++)
 		assert_string_equal(phase_name((enum phase)i), phases[i]);
+	for (uint32_t i = 0; i <= REFUSALS; i++)
+		assert_string_equal(refusal_name(i), refusals[i]);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_json),
+		cmocka_unit_test(test_json_network),
 		cmocka_unit_test(test_json_enforced),
 		cmocka_unit_test(test_json_extremes),
 		cmocka_unit_test(test_text),
 		cmocka_unit_test(test_text_of_a_failed_start),
 		cmocka_unit_test(test_text_of_signals),
 		cmocka_unit_test(test_text_of_sizes_and_times),
+		cmocka_unit_test(test_text_of_a_network),
 		cmocka_unit_test(test_names),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

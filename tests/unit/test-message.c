@@ -8,7 +8,7 @@
 
 #include "spec/message.h"
 
-enum { C = SENDER_CLIENT, G = SENDER_CONDUIT, K = SENDER_KEEPER };
+enum { C = SENDER_CLIENT, G = SENDER_CONDUIT, K = SENDER_KEEPER, H = SENDER_HELPER };
 
 static const struct {
 	const char *name;
@@ -31,6 +31,9 @@ static const struct {
 	{"PROTOCOL", MESSAGE_PROTOCOL, G, 0, 0},
 	{"CLOSED", MESSAGE_CLOSED, G, 0, 0},
 	{"COUNT", MESSAGE_COUNT, G, 0, 0},
+	{"DIAL", MESSAGE_DIAL, H, 0, 0},
+	{"SOCKETS", MESSAGE_SOCKETS, K, 0, 16},
+	{"RESOLVERS", MESSAGE_RESOLVERS, K, 0, 0},
 	{"CREATED", MESSAGE_CREATED, K, 0, 0},
 	{"WARNING", MESSAGE_WARNING, K, 0, 0},
 	{"RESULT", MESSAGE_RESULT, K, 1, 1},
@@ -42,7 +45,8 @@ static const struct {
 /* Every type with every sender: only the pairs of the table pass. */
 static void test_table(void **)
 {
-	static const enum message_sender senders[] = {SENDER_CLIENT, SENDER_CONDUIT, SENDER_KEEPER};
+	static const enum message_sender senders[] = {SENDER_CLIENT, SENDER_CONDUIT, SENDER_KEEPER,
+						      SENDER_HELPER};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		uint32_t min = 99;
 		uint32_t max = 99;
@@ -50,7 +54,7 @@ static void test_table(void **)
 		assert_int_equal(min, rows[i].fds_min);
 		assert_int_equal(max, rows[i].fds_max);
 		assert_string_equal(message_name(rows[i].type), rows[i].name);
-		for (size_t j = 0; j < 3; j++)
+		for (size_t j = 0; j < 4; j++)
 			if (message_permitted(rows[i].type, senders[j]) !=
 			    ((rows[i].senders & senders[j]) != 0))
 				fail_msg("%s from sender %d", rows[i].name, (int)senders[j]);

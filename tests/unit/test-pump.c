@@ -324,8 +324,44 @@ static void full_device(void **)
 	rig_down(&r);
 }
 
+/* What the loop had no turn for is moved to the last byte, with the writer still there and gone. */
+static void flushed(void **)
+{
+	for (int is_gone = 0; is_gone < 2; is_gone++) {
+		struct rig r = {.fill = -1, .empty = -1};
+		scoped_fd int from = -1;
+		scoped_fd int writer = -1;
+		char bytes[16] = "";
+		make_pipe_of_ours(&from, &writer, true);
+		scoped_fd int to = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+		rig_up(&r, from, to);
+		assert_int_equal(write(writer, "last words", 10), 10);
+		if (is_gone)
+			fd_close(&writer);
+		assert_int_equal(pump_flush(r.pump), 0);
+		assert_int_equal(pread(to, bytes, sizeof(bytes), 0), 10);
+		assert_string_equal(bytes, "last words");
+		assert_false(r.ended);
+		rig_down(&r);
+	}
+}
+
+static void flushed_to_a_full_device(void **)
+{
+	struct rig r = {.fill = -1, .empty = -1};
+	scoped_fd int from = -1;
+	scoped_fd int writer = -1;
+	make_pipe_of_ours(&from, &writer, true);
+	scoped_fd int to = open("/dev/full", O_WRONLY | O_CLOEXEC);
+	rig_up(&r, from, to);
+	assert_int_equal(write(writer, "x", 1), 1);
+	assert_int_equal(pump_flush(r.pump), -ENOSPC);
+	rig_down(&r);
+}
+
 static void nothing_is_ended(void **)
 {
+	assert_int_equal(pump_flush(NULL), 0);
 	assert_true(pump_ended(NULL));
 	pump_free(NULL);
 }
@@ -348,10 +384,19 @@ int main(void)
 	(void)signal(SIGPIPE, SIG_IGN);
 #define row(f) cmocka_unit_test_setup_teardown(f, count_before, count_after)
 	const struct CMUnitTest tests[] = {
-		row(to_a_pipe),   row(to_a_socket),      row(to_a_terminal),
-		row(to_a_file),   row(to_nothing),       row(from_a_pipe_and_a_socket),
-		row(from_a_file), row(from_nothing),     row(reader_goes_away),
-		row(full_device), row(nothing_is_ended),
+		row(to_a_pipe),
+		row(to_a_socket),
+		row(to_a_terminal),
+		row(to_a_file),
+		row(to_nothing),
+		row(from_a_pipe_and_a_socket),
+		row(from_a_file),
+		row(from_nothing),
+		row(reader_goes_away),
+		row(full_device),
+		row(nothing_is_ended),
+		row(flushed),
+		row(flushed_to_a_full_device),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ static int setup(void **)
 static int reap(struct buf *left)
 {
 	struct err e = ERR_INIT;
-	int r = resources_reap(store, left, &e);
+	int r = resources_reap(store, NULL, left, &e);
 	if (r < 0)
 		fail_msg("%s", e.msg);
 	return r;
@@ -292,7 +292,7 @@ static void test_reap_spares_the_living(void **)
 	(void)snprintf(other_dir, sizeof(other_dir), "%s/other", state_dir);
 	assert_int_equal(record_open_store(other_dir, &other, &e), 0);
 	assert_int_equal(reap(&left), 0);
-	assert_int_equal(resources_reap(other, &left, &e), 0);
+	assert_int_equal(resources_reap(other, NULL, &left, &e), 0);
 	fd_close(&other);
 	assert_true(group_is_there(s.id));
 	assert_true(scratch_is_there(s.id));

@@ -17,7 +17,7 @@
 #include "sys/mounts.h"
 #include "sys/userns.h"
 
-enum { RUN_KIB = 8192, IDS = 65536 };
+enum { RUN_KIB = 8192, IDS = 65536, ETHERNET_MTU = 1500 };
 
 static const char *const run_dirs[] = {RUN_BASE, RUN_SCRATCH, RUN_ROOT, RUN_JOB,  RUN_GUEST,
 				       RUN_DEV,  RUN_LXCFS,   RUN_LXC,  RUN_MOUNT};
@@ -178,6 +178,33 @@ static int write_name(const char *id, struct err *e)
 	return r < 0 ? r : write_etc(RUN_SCRATCH "/upper/etc/hostname", name, e);
 }
 
+/* Docker takes the MTU of its bridge from this file alone. An image that brings one has chosen. */
+static int write_docker_mtu(uint32_t mtu, struct err *e)
+{
+	char text[32];
+	scoped_fd int base = open(RUN_BASE, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	scoped_fd int theirs = -1;
+	if (mtu == ETHERNET_MTU ||
+	    file_open_in_root(base, "etc/docker/daemon.json", O_PATH, &theirs, NULL) == 0)
+		return 0;
+	(void)snprintf(text, sizeof(text), "{\"mtu\": %u}\n", mtu);
+	int r = make_dir(RUN_SCRATCH "/upper/etc/docker", 0755, e);
+	return r < 0 ? r : write_etc(RUN_SCRATCH "/upper/etc/docker/daemon.json", text, e);
+}
+
+/* What the system inside has to know of its network. */
+static int write_network(const struct sandbox_network *network, struct err *e)
+{
+	char address[NETWORK_ADDRESS_TEXT];
+	char resolver[48];
+	if (network->netns < 0)
+		return 0;
+	network_address_text(network->gateway, address);
+	(void)snprintf(resolver, sizeof(resolver), "nameserver %s\n", address);
+	int r = write_etc(RUN_SCRATCH "/upper/etc/resolv.conf", resolver, e);
+	return r < 0 ? r : write_docker_mtu(network->mtu, e);
+}
+
 int rootfs_mount(const struct sandbox *s, uid_t uid, dev_t *ret_disk, struct err *e)
 {
 	scoped_fd int ids = -1;
@@ -187,6 +214,8 @@ int rootfs_mount(const struct sandbox *s, uid_t uid, dev_t *ret_disk, struct err
 		r = make_dir(scratch_dirs[i].path, scratch_dirs[i].mode, e);
 	if (r == 0)
 		r = write_name(s->id, e);
+	if (r == 0)
+		r = write_network(&s->network, e);
 	if (r == 0)
 		r = userns_make(uid, IDS, &ids, e);
 	if (r == 0)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -20,6 +21,7 @@
 #include "isolation/system/lxc.h"
 #include "isolation/system/lxcfs.h"
 #include "isolation/system/rootfs.h"
+#include "net/nftext.h"
 #include "spec/libexec.h"
 #include "sys/cgroup.h"
 #include "sys/mounts.h"
@@ -30,10 +32,11 @@ struct isolated {
 	struct container container;
 	struct child lxcfs;
 	int door_fd, listen_fd;
+	int knocker; /* what waits at the door */
 };
 
-static const struct resource *const resources[] = {&resource_processes, &resource_cgroup, &resource_scratch,
-						   NULL};
+static const struct resource *const resources[] = {&resource_network, &resource_processes, &resource_cgroup,
+						   &resource_scratch, NULL};
 
 /* --- what a host needs --------------------------------------------------------------------------------------- */
 
@@ -68,6 +71,11 @@ static unsigned missing_controllers(struct buf *reasons)
 	       miss(reasons, !(have & CGROUP_CPU), "no cpu cgroup controller");
 }
 
+static bool nft_missing(const struct config *c)
+{
+	return c->network_mode == NETWORK_NAT && !nftext_program();
+}
+
 static unsigned missing(const struct config *c, struct buf *reasons)
 {
 	char path[CONFIG_PATH_MAX];
@@ -82,6 +90,7 @@ static unsigned missing(const struct config *c, struct buf *reasons)
 	n += miss(reasons, !lxcfs_program(), "lxcfs is not installed (apt install lxcfs)");
 	n += miss(reasons, apparmor_enabled() && !apparmor_parser(),
 		  "apparmor_parser is not installed (apt install apparmor)");
+	n += miss(reasons, nft_missing(c), "nft is not installed (apt install nftables)");
 	n += missing_controllers(reasons);
 	n += miss(reasons, libexec_path("ermite-lxc", path, &e) < 0, e.msg);
 	config_image_dir(c, path);
@@ -183,6 +192,7 @@ static int end(struct isolated *i, bool keep_disk, struct err *e)
 	rootfs_unmount(keep_disk);
 	fd_close(&i->door_fd);
 	fd_close(&i->listen_fd);
+	fd_close(&i->knocker);
 	free(i);
 	return 0;
 }
@@ -197,7 +207,8 @@ static int prepare(struct sandbox *s, struct isolated **ret, struct isolated_vie
 			       .container = CONTAINER_INIT,
 			       .lxcfs = CHILD_INIT,
 			       .door_fd = -1,
-			       .listen_fd = -1};
+			       .listen_fd = -1,
+			       .knocker = -1};
 	int r = prepare_steps(i, view, e);
 	if (r < 0) {
 		(void)end(i, false, NULL);
@@ -225,12 +236,20 @@ static int boot(struct isolated *i, struct err *e)
 	return r;
 }
 
-static int admit(struct isolated *i, struct err *e)
+static int open_netns(pid_t init, int *ret, struct err *e)
+{
+	char path[32];
+	(void)snprintf(path, sizeof(path), "/proc/%d/ns/net", init);
+	*ret = open(path, O_RDONLY | O_CLOEXEC);
+	return *ret < 0 ? err_sys(e, "open %s", path) : 0;
+}
+
+static int knock(struct isolated *i, int *ret_netns, struct err *e)
 {
 	struct cgroup_host host;
-	scoped_fd int knocker = -1;
 	pid_t init = -1;
-	int r = container_knock(&i->container, i->door_fd, i->uid, &knocker, &init, e);
+	scoped_fd int netns = -1;
+	int r = container_knock(&i->container, i->door_fd, i->uid, &i->knocker, &init, e);
 	fd_close(&i->door_fd);
 	(void)unlink(RUN_DOOR_SOCKET);
 	if (r == 0)
@@ -239,7 +258,21 @@ static int admit(struct isolated *i, struct err *e)
 		r = cgroup_host_read(&host, e);
 	if (r == 0)
 		r = cgroup_enter(&host, i->sandbox->id, init, e);
-	return r < 0 ? r : file_write_all(knocker, "g", 1, e);
+	if (r == 0)
+		r = open_netns(init, &netns, e);
+	/* It still waits, so the number was its own until now. */
+	if (r == 0 && pidfd_send_signal(i->container.init_pidfd, 0, NULL, 0) < 0)
+		r = err_sys(e, "the first program inside");
+	if (r == 0)
+		*ret_netns = fd_steal(&netns);
+	return r;
+}
+
+static int admit(struct isolated *i, struct err *e)
+{
+	int r = file_write_all(i->knocker, "g", 1, e);
+	fd_close(&i->knocker);
+	return r;
 }
 
 /* --- ending -------------------------------------------------------------------------------------------------- */
@@ -279,6 +312,7 @@ const struct isolation_ops isolation_system = {
 	.missing = missing,
 	.prepare = prepare,
 	.boot = boot,
+	.knock = knock,
 	.admit = admit,
 	.why_gone = why_gone,
 	.disk = disk,

@@ -37,6 +37,13 @@ struct dns_config {
 	bool forge;           /* forge_name has the gateway's address */
 	char forge_name[256]; /* as text, without a last dot */
 	struct network_allow allow;
+
+	/* Deadlines, as dns_config_init() sets them. */
+	uint32_t udp_ms;        /* for a resolver to answer over UDP */
+	uint32_t tcp_ms;        /* and then over TCP; the last resolver has until the end of the question */
+	uint32_t question_ms;   /* for a question in all */
+	uint32_t message_ms;    /* for a client to complete a message over TCP that it has begun */
+	uint32_t connection_ms; /* life of a client's TCP connection */
 };
 
 struct dns_counts {
@@ -49,7 +56,11 @@ struct dns_counts {
 	uint64_t log_lost;  /* lines that did not fit the pipe */
 };
 
-/* Runs the program. Returns what it exits with. */
+/* Empties a configuration but for its magic number and the deadlines of the specification. */
+void dns_config_init(struct dns_config *c);
+
+/* Runs the program: isolates itself for good with what stands at the descriptors above, and answers until the keeper
+ * closes the channel. Returns what it exits with. */
 int dns_run(void);
 
 #endif

@@ -1,7 +1,7 @@
 #include <seccomp.h>
 #include <string.h>
 
-#include "conduit/calls.h"
+#include "guard/calls.h"
 
 size_t extra_calls(int ret[static EXTRA_CALLS_MAX])
 {
@@ -16,7 +16,7 @@ size_t extra_calls(int ret[static EXTRA_CALLS_MAX])
 	return sizeof(calls) / sizeof(calls[0]);
 }
 
-uint64_t memory_max(void)
+uint64_t memory_max(uint64_t)
 {
 	/* The shadow of all memory is reserved, not used. */
 	return UINT64_MAX;

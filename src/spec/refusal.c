@@ -1,4 +1,4 @@
-#include "net/kinds.h"
+#include "spec/refusal.h"
 
 const char *refusal_name(uint32_t kind)
 {

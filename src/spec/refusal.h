@@ -2,8 +2,8 @@
  * Why a packet of a sandbox is refused: the rule that did it, as the rules mark it, the log names it and the result
  * counts it.
  */
-#ifndef ERMITE_NET_KINDS_H
-#define ERMITE_NET_KINDS_H
+#ifndef ERMITE_SPEC_REFUSAL_H
+#define ERMITE_SPEC_REFUSAL_H
 
 #include <stdint.h>
 

@@ -1,0 +1,101 @@
+#include "net/plug.h"
+
+#include <fcntl.h>
+#include <linux/rtnetlink.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/scope.h"
+#include "net/members.h"
+#include "spec/network.h"
+#include "sys/link.h"
+
+#define GUEST_LINK "eth0"
+
+static int write_no_ipv6(struct err *e)
+{
+	static const char *const paths[] = {"/proc/sys/net/ipv6/conf/all/disable_ipv6",
+					    "/proc/sys/net/ipv6/conf/default/disable_ipv6"};
+	int r = 0;
+	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]) && r == 0; i++)
+		if (access(paths[i], F_OK) == 0)
+			r = file_put(AT_FDCWD, paths[i], "1", e);
+	return r;
+}
+
+static int switch_ipv6_off(int netns, struct err *e)
+{
+	scoped_fd int own = -1;
+	int r = netns_open(&own, e);
+	if (r == 0)
+		r = netns_enter(netns, e);
+	if (r < 0)
+		return r;
+	r = write_no_ipv6(e);
+	int back = netns_enter(own, r < 0 ? NULL : e);
+	return r < 0 ? r : back;
+}
+
+static int set_up_near(const struct plug *p, struct netlink *n, const uint8_t *guest_mac, struct err *e)
+{
+	uint32_t index = 0;
+	int r = link_index(n, p->link, &index, e);
+	if (r == 0)
+		r = members_gate(p->gateway, p->link, e);
+	if (r == 0)
+		r = address_add(n, index, p->gateway_address, NETWORK_SLOT_BITS, e);
+	if (r == 0)
+		r = link_up(n, p->link, 0, e);
+	return r < 0 ? r : neighbour_add(n, index, p->guest_address, guest_mac, e);
+}
+
+static int set_up_far(const struct plug *p, struct err *e)
+{
+	struct netlink *n = NULL;
+	struct route way_out = {.table = RT_TABLE_MAIN, .via = p->gateway_address};
+	int r = netlink_open(NETLINK_ROUTE, p->sandbox, &n, e);
+	if (r == 0)
+		r = link_up(n, "lo", 0, e);
+	if (r == 0)
+		r = link_index(n, GUEST_LINK, &way_out.link, e);
+	if (r == 0)
+		r = address_add(n, way_out.link, p->guest_address, NETWORK_SLOT_BITS, e);
+	if (r == 0)
+		r = link_up(n, GUEST_LINK, 0, e);
+	if (r == 0)
+		r = route_add(n, &way_out, e);
+	netlink_close(n);
+	return r;
+}
+
+int plug_in(const struct plug *p, struct err *e)
+{
+	uint8_t near_mac[NETWORK_MAC_BYTES];
+	uint8_t far_mac[NETWORK_MAC_BYTES];
+	const struct link_end near = {.name = p->link, .mac = near_mac};
+	const struct link_end far = {.name = GUEST_LINK, .mac = far_mac};
+	struct netlink *n = NULL;
+	slot_gateway_mac(p->slot, near_mac);
+	slot_guest_mac(p->slot, far_mac);
+	int r = switch_ipv6_off(p->sandbox, e);
+	if (r == 0)
+		r = netlink_open(NETLINK_ROUTE, p->gateway, &n, e);
+	if (r == 0)
+		r = link_add_pair(n, &near, &far, p->sandbox, p->mtu, e);
+	if (r == 0)
+		r = set_up_near(p, n, far_mac, e);
+	netlink_close(n);
+	if (r == 0)
+		r = set_up_far(p, e);
+	return r < 0 ? err_ctx(e, r, "the sandbox's link") : 0;
+}
+
+int plug_bytes(int gateway, const char *link, uint64_t *ret_sent, uint64_t *ret_received, struct err *e)
+{
+	struct netlink *n = NULL;
+	int r = netlink_open(NETLINK_ROUTE, gateway, &n, e);
+	if (r == 0)
+		r = link_read(n, link, NULL, ret_sent, ret_received, e);
+	netlink_close(n);
+	return r;
+}
