@@ -183,13 +183,6 @@ static int apply_settings(int netns, struct err *e)
 	return r < 0 ? r : back;
 }
 
-static int load_rules(int netns, const struct cidr *network, struct err *e)
-{
-	scoped_buf struct buf rules = BUF_INIT(RULES_MAX);
-	ruleset_gateway(network, &rules);
-	return nftext_load(netns, &rules, e);
-}
-
 /* Packets of the gateway itself, and those that come in from the host, are routed by the main table: the way out and
  * the sandboxes' links. Packets of sandboxes are routed by tables of their own. */
 static const struct route_rule route_rules[] = {
@@ -398,6 +391,26 @@ static int unbind_name(void *data, struct err *e)
 	return 0;
 }
 
+/* Loads the rules of both namespaces, and meanwhile routes. */
+static int load_and_route(int netns, const struct cidr *network, struct err *e)
+{
+	scoped_buf struct buf inner_rules = BUF_INIT(RULES_MAX);
+	scoped_buf struct buf outer_rules = BUF_INIT(RULES_MAX);
+	struct nftext inner;
+	struct nftext outer;
+	ruleset_gateway(network, &inner_rules);
+	ruleset_host(network, &outer_rules);
+	int r = nftext_begin(netns, &inner_rules, &inner, e);
+	int r_outer = nftext_begin(-1, &outer_rules, &outer, r < 0 ? NULL : e);
+	r = r < 0 ? r : r_outer;
+	if (r == 0)
+		r = route_inside(netns, network, e);
+	int r_end = nftext_end(&inner, r < 0 ? NULL : e);
+	r = r < 0 ? r : r_end;
+	r_end = nftext_end(&outer, r < 0 ? NULL : e);
+	return r < 0 ? r : r_end;
+}
+
 static int make(const struct host *h, const struct gateway_plan *plan, int *ret_netns, struct buf *notes,
 		struct err *e)
 {
@@ -410,11 +423,9 @@ static int make(const struct host *h, const struct gateway_plan *plan, int *ret_
 	if (r == 0)
 		r = host_with_mounts(h, bind_name, &netns, e);
 	if (r == 0)
-		r = load_rules(netns, &plan->network, e);
+		r = load_and_route(netns, &plan->network, e);
 	if (r == 0)
 		r = apply_settings(netns, e);
-	if (r == 0)
-		r = route_inside(netns, &plan->network, e);
 	if (r == 0)
 		r = gateway_mend(netns, &plan->network, &mended, e);
 	if (r == 0)
@@ -477,30 +488,33 @@ int gateway_ensure(const struct host *h, const struct gateway_plan *plan, int *r
 	return r < 0 ? r : make(h, plan, ret_netns, notes, e);
 }
 
-static int remove_table(struct err *e)
+/* Removes the pair and meanwhile the table. Both wait for the packets that are under way. */
+static int remove_outer(struct netlink *outside, struct err *e)
 {
 	scoped_buf struct buf rules = BUF_INIT(256);
 	struct nft_batch *b = NULL;
+	struct nftext run;
 	int r = nft_open(-1, &b, e);
 	int n = r == 0 ? nft_count_rules(b, &inet_table, e) : r;
 	nft_close(b);
 	if (n <= 0)
-		return n;
+		return n < 0 ? n : link_delete(outside, RULESET_ERUP, e);
 	buf_str(&rules, "table inet " RULESET_TABLE "\ndelete table inet " RULESET_TABLE "\n");
-	return nftext_load(-1, &rules, e);
+	r = nftext_begin(-1, &rules, &run, e);
+	int r_link = link_delete(outside, RULESET_ERUP, r < 0 ? NULL : e);
+	int r_end = nftext_end(&run, r < 0 || r_link < 0 ? NULL : e);
+	return r < 0 ? r : r_link < 0 ? r_link : r_end;
 }
 
 int gateway_remove(const struct host *h, struct err *e)
 {
-	struct netlink *n = NULL;
+	struct netlink *outside = NULL;
 	if (unlinkat(h->run, CONF_NAME, 0) < 0 && errno != ENOENT)
 		return err_sys(e, "remove " HOST_RUN_DIR "/" CONF_NAME);
-	int r = netlink_open(NETLINK_ROUTE, -1, &n, e);
+	int r = netlink_open(NETLINK_ROUTE, -1, &outside, e);
 	if (r == 0)
-		r = link_delete(n, RULESET_ERUP, e);
-	netlink_close(n);
-	if (r == 0)
-		r = remove_table(e);
+		r = remove_outer(outside, e);
+	netlink_close(outside);
 	return r < 0 ? r : host_with_mounts(h, unbind_name, NULL, e);
 }
 

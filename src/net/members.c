@@ -172,7 +172,8 @@ static void remove_counters(struct nft_batch *b, const struct nft_table *t, cons
 	}
 }
 
-static int remove_elements(struct nft_batch *b, const char *link, struct err *e)
+/* Everything of a link but chains. */
+static int put_removals(struct nft_batch *b, const char *link, struct err *e)
 {
 	const struct nft_element x = element_of(link);
 	for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
@@ -186,7 +187,22 @@ static int remove_elements(struct nft_batch *b, const char *link, struct err *e)
 	}
 	remove_counters(b, &inet_table, link);
 	remove_counters(b, &gate_table, link);
-	return nft_commit(b, e);
+	return 0;
+}
+
+/* A transaction waits for packets that are under way, so there is one only where one is enough: everything with the gate,
+ * which is there unless the link was never up or took it along; and the log's chains where there are some. */
+static int remove_all(struct nft_batch *b, const char *link, struct err *e)
+{
+	int r = put_removals(b, link, e);
+	if (r < 0)
+		return r;
+	nft_remove_chain(b, &gate_table, link);
+	r = nft_commit(b, e);
+	if (r != -ENOENT)
+		return r;
+	r = put_removals(b, link, e);
+	return r < 0 ? r : nft_commit(b, e);
 }
 
 /* A chain that is not there is as good as removed. */
@@ -197,32 +213,21 @@ static int remove_chain(struct nft_batch *b, const struct nft_table *t, const ch
 	return r == -ENOENT ? 0 : r;
 }
 
-static int count_link(void *data, const uint8_t *, size_t)
-{
-	++*(int *)data;
-	return 0;
-}
-
 int members_remove(int netns, const char *link, struct err *e)
 {
 	char log[LOG_NAME_SIZE];
 	struct nft_batch *b = NULL;
-	int left = 0;
 	log_chain(link, log);
 	int r = nft_open(netns, &b, e);
 	if (r < 0)
 		return r;
-	r = remove_chain(b, &gate_table, link, e);
-	if (r == 0)
-		r = remove_elements(b, link, e);
+	r = remove_all(b, link, e);
 	if (r == 0)
 		r = remove_chain(b, &gate_table, log, e);
 	if (r == 0)
 		r = remove_chain(b, &inet_table, log, e);
-	if (r == 0)
-		r = nft_each(b, &inet_table, "links", count_link, &left, e);
 	nft_close(b);
-	return r < 0 ? err_ctx(e, r, "remove %s from the gateway's rules", link) : left;
+	return r < 0 ? err_ctx(e, r, "remove %s from the gateway's rules", link) : 0;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------- */

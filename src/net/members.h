@@ -34,8 +34,8 @@ uint16_t members_log_group(uint32_t slot);
 /* Puts the gate before a link that is there and still down. */
 [[nodiscard]] int members_gate(int netns, const char *link, struct err *e);
 
-/* Removes a sandbox whose link is gone; also one that never was, or is half there. Returns how many members are left, or a
- * negative errno. */
+/* Removes a sandbox of which nothing runs any more; also one that never was, or is half there. Returns 0 or a negative
+ * errno. */
 [[nodiscard]] int members_remove(int netns, const char *link, struct err *e);
 
 /* Calls fn with the link of every member. */

@@ -22,42 +22,47 @@ const char *nftext_program(void)
 	return NULL;
 }
 
-/* Runs nft in the caller's network namespace. input: its standard input, -1: none; what it prints, on either stream, goes
- * to output. */
-static int run(const char *const *arguments, int input, int output, struct err *e)
+/* Starts nft in the caller's network namespace. input: its standard input, -1: none; what it prints, on either stream,
+ * goes to run->output. */
+static int start(const char *const *arguments, int input, struct nftext *run, struct err *e)
 {
 	const char *path = nftext_program();
+	*run = (struct nftext){.child = CHILD_INIT, .output = memfd_create("nft-output", MFD_CLOEXEC)};
+	if (run->output < 0)
+		return err_sys(e, "memfd");
 	if (!path)
 		return err_set(e, -ENOENT, "nft is not installed (apt install nftables)");
-	const int fds[] = {input, output, output};
+	const int fds[] = {input, run->output, run->output};
 	const struct child_plan plan = {
 		.path = path, .arguments = arguments, .fds = fds, .n_fds = 3, .die_with_parent = true};
-	struct child child = CHILD_INIT;
-	struct child_end end = {0};
-	int r = child_start(&plan, &child, e);
-	if (r < 0)
-		return r;
-	r = child_wait(&child, NFT_MS, &end, e);
-	if (r < 0) {
-		child_kill(&child);
-		return err_ctx(e, r, "nft");
-	}
-	return end.status == 0 ? 0 : -EIO;
+	return child_start(&plan, &run->child, e);
 }
 
-static int run_in(int netns, const char *const *arguments, int input, int output, struct err *e)
+static int start_in(int netns, const char *const *arguments, int input, struct nftext *run, struct err *e)
 {
 	scoped_fd int own = -1;
 	if (netns < 0)
-		return run(arguments, input, output, e);
+		return start(arguments, input, run, e);
 	int r = netns_open(&own, e);
 	if (r == 0)
 		r = netns_enter(netns, e);
 	if (r < 0)
 		return r;
-	r = run(arguments, input, output, e);
+	r = start(arguments, input, run, e);
 	int back = netns_enter(own, r < 0 ? NULL : e);
 	return r < 0 ? r : back;
+}
+
+int nftext_begin(int netns, const struct buf *rules, struct nftext *ret, struct err *e)
+{
+	static const char *const arguments[] = {"nft", "-f", "-", NULL};
+	scoped_fd int input = -1;
+	*ret = (struct nftext){.child = CHILD_INIT, .output = -1};
+	int r = buf_check(rules);
+	if (r < 0)
+		return err_set(e, r, "the rules: out of memory");
+	r = file_memfd("nft-rules", buf_text(rules), rules->n, &input, e);
+	return r < 0 ? r : start_in(netns, arguments, input, ret, e);
 }
 
 /* What nft printed, as one line. */
@@ -69,37 +74,37 @@ static void read_output(int fd, char *text, size_t size)
 		*p = ' ';
 }
 
+int nftext_end(struct nftext *run, struct err *e)
+{
+	char said[256];
+	struct child_end end = {0};
+	scoped_fd int output = fd_steal(&run->output);
+	int r = child_wait(&run->child, NFT_MS, &end, e);
+	child_kill(&run->child);
+	if (r < 0 || end.status == 0)
+		return r < 0 ? err_ctx(e, r, "nft") : 0;
+	read_output(output, said, sizeof(said));
+	return err_set(e, -EIO, "nft refused the rules: %s", said);
+}
+
 int nftext_load(int netns, const struct buf *rules, struct err *e)
 {
-	static const char *const arguments[] = {"nft", "-f", "-", NULL};
-	char said[256];
-	scoped_fd int input = -1;
-	scoped_fd int output = memfd_create("nft-output", MFD_CLOEXEC);
-	int r = buf_check(rules);
-	if (r < 0)
-		return err_set(e, r, "the rules: out of memory");
-	if (output < 0)
-		return err_sys(e, "memfd");
-	r = file_memfd("nft-rules", buf_text(rules), rules->n, &input, e);
-	if (r < 0)
-		return r;
-	r = run_in(netns, arguments, input, output, e);
-	if (r != -EIO)
-		return r;
-	read_output(output, said, sizeof(said));
-	return err_set(e, r, "nft refused the rules: %s", said);
+	struct nftext run;
+	int r = nftext_begin(netns, rules, &run, e);
+	int end = nftext_end(&run, r < 0 ? NULL : e);
+	return r < 0 ? r : end;
 }
 
 int nftext_list(const char *family, const char *table, struct buf *out, struct err *e)
 {
 	const char *const arguments[] = {"nft", "list", "table", family, table, NULL};
 	char part[4096];
-	scoped_fd int output = memfd_create("nft-output", MFD_CLOEXEC);
-	if (output < 0)
-		return err_sys(e, "memfd");
-	int r = run(arguments, -1, output, e);
-	if (r < 0)
-		return r == -EIO ? err_set(e, r, "nft does not list table %s %s", family, table) : r;
+	struct nftext run;
+	int r = start(arguments, -1, &run, e);
+	scoped_fd int output = run.output < 0 ? -1 : fcntl(run.output, F_DUPFD_CLOEXEC, 3);
+	int end = nftext_end(&run, r < 0 ? NULL : e);
+	if (r < 0 || end < 0)
+		return r < 0 ? r : end;
 	off_t at = 0;
 	for (ssize_t n; (n = pread(output, part, sizeof(part), at)) > 0; at += n)
 		buf_add(out, part, (size_t)n);

@@ -1,5 +1,6 @@
 #include "net/plug.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/rtnetlink.h>
 #include <unistd.h>
@@ -68,6 +69,17 @@ static int set_up_far(const struct plug *p, struct err *e)
 	return r;
 }
 
+/* The link of the slot's last sandbox may be there still: the kernel takes its time over them. */
+static int add_pair(const struct plug *p, struct netlink *n, const struct link_end *near,
+		    const struct link_end *far, struct err *e)
+{
+	int r = link_add_pair(n, near, far, p->sandbox, p->mtu, e);
+	if (r != -EEXIST)
+		return r;
+	r = link_delete(n, p->link, e);
+	return r < 0 ? r : link_add_pair(n, near, far, p->sandbox, p->mtu, e);
+}
+
 int plug_in(const struct plug *p, struct err *e)
 {
 	uint8_t near_mac[NETWORK_MAC_BYTES];
@@ -81,7 +93,7 @@ int plug_in(const struct plug *p, struct err *e)
 	if (r == 0)
 		r = netlink_open(NETLINK_ROUTE, p->gateway, &n, e);
 	if (r == 0)
-		r = link_add_pair(n, &near, &far, p->sandbox, p->mtu, e);
+		r = add_pair(p, n, &near, &far, e);
 	if (r == 0)
 		r = set_up_near(p, n, far_mac, e);
 	netlink_close(n);

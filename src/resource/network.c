@@ -10,6 +10,7 @@
 #include "resource/resource.h"
 #include "spec/forge.h"
 #include "sys/link.h"
+#include "sys/netlink.h"
 
 /* What is made belongs to the gateway, which is made with the first and removed with the last; its own lock serialises
  * all of it. The link itself comes when the sandbox's namespace is there (net/plug.h). */
@@ -72,17 +73,28 @@ static int make(struct sandbox *s, struct err *e)
 	return 0;
 }
 
-/* Removes a member's link and rules, and with the last of them the gateway. The lock is held. */
+struct others {
+	const char *link;
+	uint32_t n;
+};
+
+static int count_other(void *data, const char *link)
+{
+	struct others *others = data;
+	others->n += strcmp(link, others->link) != 0;
+	return 0;
+}
+
+/* Removes a member's rules, or with the last of them the gateway. The link goes with the sandbox's namespace, in which
+ * nothing runs any more: the kernel does that a little later, and waiting for it would take longer than everything else.
+ * The lock is held. */
 static int remove_member(const struct host *host, int netns, const char *link, struct err *e)
 {
-	struct netlink *n = NULL;
-	int r = netlink_open(NETLINK_ROUTE, netns, &n, e);
-	if (r == 0)
-		r = link_delete(n, link, e);
-	netlink_close(n);
-	if (r == 0)
-		r = members_remove(netns, link, e);
-	return r == 0 ? gateway_remove(host, e) : r < 0 ? r : 0;
+	struct others others = {.link = link};
+	int r = members_each(netns, count_other, &others, e);
+	if (r < 0)
+		return r;
+	return others.n == 0 ? gateway_remove(host, e) : members_remove(netns, link, e);
 }
 
 static int unmake(struct sandbox *s, struct err *e)
