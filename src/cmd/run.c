@@ -170,8 +170,8 @@ static const struct command_option options[] = {
 	{"timeout", 0, "DURATION", "End the job after this time; the same as --job-timeout.", set_timeout},
 	{"job-id", 0, "TEXT", "What the caller calls the job, for reports.", set_job_id},
 	{"result", 0, "FILE", "Write how the job ended into this file as one JSON object.", set_result},
-	{"network-log", 0, "FILE",
-	 "Write a JSON line into this file for each refused flow and DNS question.", set_network_log},
+	{"network-log", 0, "FILE", "Write a JSON line into this file for each refused flow and DNS question.",
+	 set_network_log},
 	{"summary", 0, NULL, "Say on standard error how the job ended, for a person.", set_summary},
 	{0},
 };

@@ -137,7 +137,7 @@ static const struct {
 	{"/proc/sys/net/ipv6/conf/all/disable_ipv6", "1", true},
 	{"/proc/sys/net/ipv6/conf/default/disable_ipv6", "1", true},
 	{"/proc/sys/net/ipv4/ip_forward", "1", false},
-	{"/proc/sys/net/ipv4/conf/all/rp_filter", "1", false},
+	{"/proc/sys/net/ipv4/conf/all/rp_filter", "0", false},
 	{"/proc/sys/net/ipv4/conf/default/rp_filter", "1", false},
 	{"/proc/sys/net/ipv4/conf/all/accept_source_route", "0", false},
 	{"/proc/sys/net/ipv4/conf/default/accept_source_route", "0", false},
@@ -170,7 +170,14 @@ static int write_settings(struct err *e)
 	return 0;
 }
 
-static int apply_settings(int netns, struct err *e)
+/* Sources of what comes in from outside are for the host to check; answers of an exception come from where the
+ * sandboxes' routes do not lead. */
+static int write_settings_of_up(struct err *e)
+{
+	return file_put(AT_FDCWD, "/proc/sys/net/ipv4/conf/" RULESET_UP "/rp_filter", "0", e);
+}
+
+static int apply_settings(int netns, int (*write)(struct err *e), struct err *e)
 {
 	scoped_fd int own = -1;
 	int r = netns_open(&own, e);
@@ -178,7 +185,7 @@ static int apply_settings(int netns, struct err *e)
 		r = netns_enter(netns, e);
 	if (r < 0)
 		return r;
-	r = write_settings(e);
+	r = write(e);
 	int back = netns_enter(own, r < 0 ? NULL : e);
 	return r < 0 ? r : back;
 }
@@ -290,6 +297,8 @@ static int mend_pair(struct netlink *outside, int netns, const struct cidr *netw
 	if (r == 0 && link_index(outside, RULESET_ERUP, &index, NULL) < 0) {
 		buf_str(mended, "the link " RULESET_ERUP " was made\n");
 		r = add_pair(inside, mtu, e);
+		if (r == 0)
+			r = apply_settings(netns, write_settings_of_up, e);
 	}
 	if (r == 0)
 		r = set_up_inner(inside, mtu, e);
@@ -425,7 +434,7 @@ static int make(const struct host *h, const struct gateway_plan *plan, int *ret_
 	if (r == 0)
 		r = load_and_route(netns, &plan->network, e);
 	if (r == 0)
-		r = apply_settings(netns, e);
+		r = apply_settings(netns, write_settings, e);
 	if (r == 0)
 		r = gateway_mend(netns, &plan->network, &mended, e);
 	if (r == 0)

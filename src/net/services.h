@@ -1,6 +1,7 @@
 /*
  * The unprivileged helpers of one sandbox's network, ermite-dns and with guest forge access ermite-relay: started,
- * served with sockets, and started anew when they die. Lives in the keeper.
+ * served with sockets, and started anew when they die. Lives in the keeper, whose current network namespace is the
+ * host's: that is where their sockets lead.
  */
 #ifndef ERMITE_NET_SERVICES_H
 #define ERMITE_NET_SERVICES_H
@@ -23,6 +24,8 @@ struct services_plan {
 	int gateway_fd; /* the gateway's network namespace: the listeners are opened there */
 	int root_fd;    /* the host's root directory, where etc/resolv.conf is looked up */
 	int log_fd;     /* pipe for the JSON lines of --network-log, -1: none */
+	const char *
+		programs; /* the directory of ermite-dns and ermite-relay; NULL: where libexec_path() finds them */
 
 	/* Called with every process that is started; its number goes into the record. */
 	int (*started)(void *data, const char *name, pid_t pid, struct err *e);
@@ -31,8 +34,10 @@ struct services_plan {
 	void *data;
 };
 
-/* Opens the listeners and starts the helpers. They answer once services_bind() was called. Returns 0 and the services
- * (caller's), or a negative errno. loop may be run later. */
+/* Opens the listeners and starts the helpers. Nothing reaches them before the gateway's address is there, on the link
+ * that services_bind() is to be called with first. Returns 0 and the services (caller's), or a negative errno with a
+ * sentence, also when the target of guest forge access cannot be resolved. loop may be run later. Enters the gateway's
+ * network namespace and the host's root directory for a moment: for a process without threads. */
 [[nodiscard]] int services_start(const struct services_plan *plan, struct loop *loop, struct services **ret,
 				 struct err *e);
 

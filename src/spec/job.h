@@ -63,7 +63,7 @@ const char *phase_name(enum phase p);
 
 /* What a sandbox's network was used for. Without one everything is zero, the limits too. */
 struct job_network {
-	uint64_t sent_bytes, received_bytes; /* as the sandbox sees it, without the heads of its link */
+	uint64_t sent_bytes, received_bytes; /* over its link, seen from the sandbox */
 	uint64_t flows;                      /* that were let out */
 	uint64_t dns_questions;              /* well-formed ones */
 	uint64_t refused[REFUSALS];          /* packets, by enum refusal */

@@ -181,6 +181,9 @@ int address_add(struct netlink *n, uint32_t link, uint32_t address, uint32_t bit
 	return result < 0 ? err_ctx(e, result, "add an address") : 0;
 }
 
+/* A prefix of 31 or 32 bits has no address to which everybody listens. */
+enum { BITS_WITHOUT_BROADCAST = 31 };
+
 struct address_facts {
 	uint32_t *list;
 	size_t max;
@@ -199,6 +202,13 @@ static int take_address_attribute(const struct nlattr *a, void *data)
 	return MNL_CB_OK;
 }
 
+static void put_address(struct address_facts *f, uint32_t address)
+{
+	if (f->n < f->max)
+		f->list[f->n] = address;
+	f->n++;
+}
+
 static int take_address(void *data, const struct nlmsghdr *m)
 {
 	struct address_facts *f = data;
@@ -208,9 +218,13 @@ static int take_address(void *data, const struct nlmsghdr *m)
 	uint32_t address = f->local ? f->local : f->address;
 	if (address == 0 || address >> 24 == 127)
 		return 0;
-	if (f->n < f->max)
-		f->list[f->n] = address;
-	f->n++;
+	put_address(f, address);
+	const struct ifaddrmsg *info = mnl_nlmsg_get_payload(m);
+	if (info->ifa_prefixlen >= BITS_WITHOUT_BROADCAST)
+		return 0;
+	uint32_t hosts = UINT32_MAX >> info->ifa_prefixlen;
+	put_address(f, address & ~hosts);
+	put_address(f, address | hosts);
 	return 0;
 }
 

@@ -8,9 +8,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/scope.h"
 
-enum { RECEIVE_BYTES = 65536, LISTEN_BUFFER_BYTES = 65536 };
+enum {
+	RECEIVE_BYTES = 65536,
+	LISTEN_BUFFER_BYTES = 65536,
+	LIST_BYTES_MAX = 64 << 20,
+	LIST_TRIES = 100,
+};
 
 struct netlink {
 	struct mnl_socket *socket;
@@ -98,7 +104,8 @@ static int on_message(const struct nlmsghdr *message, void *data)
 	return MNL_CB_OK;
 }
 
-int netlink_ask(struct netlink *n, struct nlmsghdr *request, netlink_fn *fn, void *data, struct err *e)
+/* Sends a request and gives the messages of its answer to fn. Returns -EINTR when a list changed under the reading. */
+static int ask(struct netlink *n, struct nlmsghdr *request, netlink_fn *fn, void *data, struct err *e)
 {
 	struct answer a = {.fn = fn, .data = data};
 	request->nlmsg_flags |= NLM_F_REQUEST | NLM_F_ACK;
@@ -122,8 +129,45 @@ int netlink_ask(struct netlink *n, struct nlmsghdr *request, netlink_fn *fn, voi
 	return 0;
 }
 
+static int gather(void *data, const struct nlmsghdr *message)
+{
+	static const char padding[NLMSG_ALIGNTO];
+	struct buf *list = data;
+	buf_add(list, message, message->nlmsg_len);
+	buf_add(list, padding, NLMSG_ALIGN(message->nlmsg_len) - message->nlmsg_len);
+	return buf_check(list);
+}
+
+/* A list is read to its end before fn sees any of it: one that changed meanwhile has things twice, or not at all, and is
+ * read again. */
+static int ask_for_list(struct netlink *n, struct nlmsghdr *request, netlink_fn *fn, void *data,
+			struct err *e)
+{
+	scoped_buf struct buf list = BUF_INIT(LIST_BYTES_MAX);
+	int r = -EINTR;
+	for (int tries = 0; r == -EINTR && tries < LIST_TRIES; tries++) {
+		buf_clear(&list);
+		r = ask(n, request, gather, &list, e);
+	}
+	int left = (int)list.n;
+	for (const struct nlmsghdr *m = (const void *)buf_text(&list); r == 0 && mnl_nlmsg_ok(m, left);
+	     m = mnl_nlmsg_next(m, &left)) {
+		r = fn(data, m);
+		if (r < 0)
+			r = err_code(e, r, "the kernel's answer");
+	}
+	return r;
+}
+
+int netlink_ask(struct netlink *n, struct nlmsghdr *request, netlink_fn *fn, void *data, struct err *e)
+{
+	bool list = (request->nlmsg_flags & NLM_F_DUMP) == NLM_F_DUMP;
+	return list && fn ? ask_for_list(n, request, fn, data, e) : ask(n, request, fn, data, e);
+}
+
 int netlink_send_batch(struct netlink *n, const void *batch, size_t bytes, uint32_t last, struct err *e)
 {
+	const struct nlmsghdr *begin = batch;
 	int first = 0;
 	bool over = false;
 	if (mnl_socket_sendto(n->socket, batch, bytes) < 0)
@@ -142,7 +186,8 @@ int netlink_send_batch(struct netlink *n, const void *batch, size_t bytes, uint3
 			const struct nlmsgerr *error = mnl_nlmsg_get_payload(m);
 			if (error->error < 0 && first == 0)
 				first = error->error;
-			over = over || m->nlmsg_seq == last;
+			/* An error of the first message, which asks for no answer, is one of the whole batch. */
+			over = over || m->nlmsg_seq == last || m->nlmsg_seq == begin->nlmsg_seq;
 		}
 	}
 	return first < 0 ? err_code(e, first, "the kernel's answer") : 0;

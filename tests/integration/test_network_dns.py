@@ -26,11 +26,19 @@ TORTURE = THREAT_TESTS / "dnstorture.py"
 
 @pytest.fixture(scope="module")
 def guest(lab):  # noqa: F811
+    return lab.guest()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def idle(lab):  # noqa: F811
+    """Connections for test_a_connection_is_closed_after_its_time, which comes last."""
     guest = lab.guest()
-    # For test_a_connection_is_closed_after_its_time, which comes last.
-    guest.idle = guest.net.connect(guest.gateway, 53)
-    guest.idle_since = time.monotonic()
-    return guest
+    connections = [guest.net.connect(guest.gateway, 53) for _ in range(2)]
+    for each in connections:
+        each.settimeout(5)
+        send_message(each, encode_question("idle.test"))
+        assert Answer(receive_message(each)).addresses == [SERVER]
+    return connections, time.monotonic()
 
 
 @pytest.fixture(autouse=True)
@@ -156,25 +164,49 @@ def test_equal_questions_in_flight_are_asked_once(lab, guest):  # noqa: F811
     assert len(lab.resolver.asked("held-same.test")) == 1
 
 
+def ask_over(connection, name):
+    send_message(connection, encode_question(name))
+    return Answer(receive_message(connection)).addresses
+
+
 def test_connections_at_once(guest):
+    """Who comes after as many as there may be takes the place of the one that has been there longest."""
     held = [guest.net.connect(guest.gateway, 53) for _ in range(CONNECTIONS)]
-    if hasattr(guest, "idle"):
-        held.pop().close()  # that one counts as well
     for each in held:
-        send_message(each, encode_question("connection.test"))
-        assert Answer(receive_message(each)).addresses == [SERVER]
+        assert ask_over(each, "connection.test") == [SERVER]
     one_more = guest.net.connect(guest.gateway, 53)
-    one_more.settimeout(0.5)
-    try:
-        send_message(one_more, encode_question("late.test"))
-        assert one_more.recv(1) == b""
-    except OSError:
-        pass  # closed, or no answer
-    one_more.close()
+    assert ask_over(one_more, "one-more.test") == [SERVER]
+    assert is_closed(held[0])
+    for each in held[1:]:
+        assert ask_over(each, "still-there.test") == [SERVER]
     assert guest.ask("over-udp.test").addresses == [SERVER]
-    for each in held:
+    for each in (*held, one_more):
         each.close()
-    wait_for(lambda: guest.ask("free-again.test", tcp=True, timeout=1), "a connection that is served")
+
+
+def is_closed(connection):
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_that_all_wait_for_an_answer(lab, guest):  # noqa: F811
+    held = [guest.net.connect(guest.gateway, 53) for _ in range(CONNECTIONS)]
+    for number, each in enumerate(held):
+        send_message(each, encode_question(f"held-c{number}.test"))
+    wait_for(lambda: len([q for q in lab.resolver.questions if q.name.startswith("held-c")]) >= CONNECTIONS, "questions")
+    late = guest.net.connect(guest.gateway, 53, 0.3)
+    send_message(late, encode_question("late.test"))
+    with pytest.raises(TimeoutError):
+        late.recv(1)
+    lab.resolver.release.set()
+    for each in held:
+        assert Answer(receive_message(each)).addresses == [SERVER]
+        each.close()
+    late.settimeout(5)
+    assert Answer(receive_message(late)).addresses == [SERVER]
+    late.close()
 
 
 def test_several_questions_in_a_connection(guest):
@@ -391,12 +423,10 @@ def test_no_network_has_no_forwarder(lab):  # noqa: F811
     assert running.wait().status == 0
 
 
-def test_a_connection_is_closed_after_its_time(guest):
-    """It was opened when the module began."""
-    left = CONNECTION_S + 2 - (time.monotonic() - guest.idle_since)
-    guest.idle.settimeout(max(left, 0.1))
-    try:
-        assert guest.idle.recv(1) == b""
-    except ConnectionResetError:
-        pass
-    guest.idle.close()
+def test_a_connection_is_closed_after_its_time(idle):
+    """They were opened when the module began."""
+    connections, since = idle
+    for each in connections:
+        each.settimeout(max(CONNECTION_S + 2 - (time.monotonic() - since), 0.1))
+        assert is_closed(each)
+        each.close()

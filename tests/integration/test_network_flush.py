@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -52,7 +53,7 @@ def connects(guest, limit_s):
     """Whether a new flow gets through within the time."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        with guest.net.socket(2) as one:  # of datagrams
+        with guest.net.socket(socket.SOCK_DGRAM) as one:
             one.connect((SERVER, 7))
             one.settimeout(0.2)
             with contextlib.suppress(OSError):
@@ -112,6 +113,41 @@ def test_flush_in_a_loop(lab, watch, pair):  # noqa: F811
     assert_back(pair)
     assert connects(pair[0], BACK_S)
     try_everything(watch, pair)
+
+
+def test_flows_that_begin_while_rules_are_flushed(lab, pair):  # noqa: F811
+    """They wait; none leaves without having been masqueraded, and none is stuck afterwards."""
+    sniffer = lab.sniff(lab.world, "eth0")
+    sniffer.frames()
+    flusher = Flusher(lab)
+    flows = []
+    try:
+        for number in range(100):
+            flow = pair[0].net.socket(socket.SOCK_DGRAM)
+            flow.connect((SERVER, 7))
+            flow.send(b"echo %d" % number)
+            flow.settimeout(0.3)
+            flows.append(flow)
+            time.sleep(0.02)
+    finally:
+        flusher.end()
+    assert connects(pair[0], BACK_S)
+    assert sniffer.frames() == []
+    deadline = time.monotonic() + BACK_S
+    for flow in flows:
+        assert answers(flow, deadline)
+        flow.close()
+
+
+def answers(flow, deadline):
+    """Whether a flow that goes on trying gets an answer."""
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            flow.send(b"echo again")
+            while flow.recv(100) != b"echo again":
+                pass
+            return True
+    return False
 
 
 def test_sandbox_that_starts_while_rules_are_flushed(lab, pair):  # noqa: F811

@@ -49,10 +49,11 @@ static void test_find(void **)
 	assert_null(isolation_find(ISOLATION_AUTO));
 	/* What it is made of stands in the record in this order. */
 	const struct resource *const *r = isolation_system.resources;
-	assert_ptr_equal(r[0], &resource_processes);
-	assert_ptr_equal(r[1], &resource_cgroup);
-	assert_ptr_equal(r[2], &resource_scratch);
-	assert_null(r[3]);
+	assert_ptr_equal(r[0], &resource_network);
+	assert_ptr_equal(r[1], &resource_processes);
+	assert_ptr_equal(r[2], &resource_cgroup);
+	assert_ptr_equal(r[3], &resource_scratch);
+	assert_null(r[4]);
 }
 
 static void test_not_in_this_version(void **)
@@ -144,8 +145,8 @@ static const char *try_poor_host(void)
 	enum isolation chosen = ISOLATION_AUTO;
 	scoped_buf struct buf notes = BUF_INIT(4096);
 	if (mount_own_namespace(&e) < 0 || !hide_controllers(CGROUP_MEMORY | CGROUP_PIDS) ||
-	    !hide("/usr/bin/lxcfs") || !hide("/usr/local/bin/lxcfs") || !hide("/proc/filesystems") ||
-	    mount("x", "/dev", "tmpfs", 0, "size=4k") < 0)
+	    !hide("/usr/sbin/nft") || !hide("/usr/bin/lxcfs") || !hide("/usr/local/bin/lxcfs") ||
+	    !hide("/proc/filesystems") || mount("x", "/dev", "tmpfs", 0, "size=4k") < 0)
 		return "could not hide";
 	(void)snprintf(config.image_dir, sizeof(config.image_dir), "/nonexistent/image");
 	config.isolation = ISOLATION_SYSTEM;
@@ -164,6 +165,7 @@ static void test_everything_missing(void **)
 		"there are no loop devices (modprobe loop); ",
 		"there is no /dev/fuse (modprobe fuse); ",
 		"lxcfs is not installed (apt install lxcfs); ",
+		"nft is not installed (apt install nftables); ",
 		"no memory cgroup controller; ",
 		"no pids cgroup controller; ",
 		"there is no image at /nonexistent/image (ermite-runner image build)",

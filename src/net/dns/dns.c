@@ -50,7 +50,7 @@ static const struct isolate_rule rules[] = {
 	BEHIND(accept4, 0, DNS_FD_TCP),
 };
 
-static int isolate(uid_t uid, struct err *e)
+int dns_isolate(uid_t uid, struct err *e)
 {
 	static const int calls[] = {
 		SCMP_SYS(read),      SCMP_SYS(recvfrom),        SCMP_SYS(recvmsg),       SCMP_SYS(recvmmsg),
@@ -232,7 +232,7 @@ static int run(struct err *e)
 	questions_init(d);
 	r = prepare(d, e);
 	if (r == 0)
-		r = isolate(config.uid, e);
+		r = dns_isolate(config.uid, e);
 	if (r == 0)
 		r = serve(d, e);
 	dns_free(d);

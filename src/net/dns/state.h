@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include "base/buf.h"
 #include "io/loop.h"
@@ -148,6 +149,10 @@ struct dns {
 };
 
 /* dns.c */
+
+/* Isolates this process for good, with the system calls that the forwarder needs once it runs. Returns 0 or a negative
+ * errno, after which the process must end. */
+[[nodiscard]] int dns_isolate(uid_t uid, struct err *e);
 
 /* What follows from any event: stalled connections go on, connections are accepted or not, the timer is armed for what
  * comes first. Returns 0 or a negative errno. */

@@ -141,23 +141,19 @@ static int send_tcp(struct question *q, int fd)
 /* Reads on. Returns 1 when the answer is complete, 0 when it is not, or -EIO. */
 static int receive_tcp(struct question *q, int fd)
 {
-	uint8_t *to = q->length + q->answer_n;
-	size_t left = 2 - q->answer_n;
-	size_t whole = (size_t)q->length[0] << 8 | q->length[1];
-	if (q->answer_n >= 2) {
-		to = q->answer + q->answer_n - 2;
-		left = whole - (q->answer_n - 2);
-	}
-	ssize_t n = read(fd, to, left);
+	bool body = q->answer_n >= 2;
+	size_t whole = body ? (size_t)q->length[0] << 8 | q->length[1] : 0;
+	ssize_t n = body ? read(fd, q->answer + (q->answer_n - 2), 2 + whole - q->answer_n)
+			 : read(fd, &q->length[q->answer_n], 2 - q->answer_n);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return 0;
 	if (n <= 0)
 		return -EIO;
 	q->answer_n += (uint32_t)n;
+	if (body)
+		return q->answer_n == 2 + whole;
 	if (q->answer_n < 2)
 		return 0;
-	if (q->answer)
-		return q->answer_n == 2 + whole;
 	whole = (size_t)q->length[0] << 8 | q->length[1];
 	q->answer = malloc(whole);
 	return q->answer && whole > 0 ? 0 : -EIO;

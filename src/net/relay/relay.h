@@ -3,7 +3,8 @@
  *
  * Unprivileged (guard/isolate.h). It accepts on a socket that the keeper opened on the gateway's address in the gateway
  * namespace, and gets a socket to the target for each connection from the keeper (net/dial.h): it cannot reach anything
- * else, whatever the bytes say. It does not look at them.
+ * else, whatever the bytes say. It does not look at them. What one side ends is ended for the other, each way by itself;
+ * when one side breaks, so does the other, or half of something would be taken for all of it.
  */
 #ifndef ERMITE_NET_RELAY_RELAY_H
 #define ERMITE_NET_RELAY_RELAY_H
@@ -27,6 +28,9 @@ struct relay_config {
 	uint64_t idle_ms;    /* a connection without a byte for so long is closed */
 	uint64_t connect_ms; /* to reach the target */
 };
+
+/* Fills what is the same for every sandbox; uid and guest stay 0. */
+void relay_config_init(struct relay_config *c);
 
 /* Runs the program. Returns what it exits with. */
 int relay_run(void);
