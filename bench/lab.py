@@ -3,7 +3,6 @@ server. Everything in them ends with the process that made them."""
 
 import contextlib
 import json
-import os
 import subprocess
 import time
 
@@ -57,7 +56,7 @@ class Sandbox:
         """A process inside: of the descendants one whose network namespace has an eth0."""
         for pid in descendants(self.run.pid):
             with contextlib.suppress(OSError):
-                if "eth0:" in open(f"/proc/{pid}/net/dev").read() and os.readlink(f"/proc/{pid}/ns/net"):
+                if "eth0:" in open(f"/proc/{pid}/net/dev").read():
                     return str(pid)
         raise RuntimeError("a sandbox has no network")
 
@@ -73,7 +72,6 @@ class Lab:
         self.resolv_conf = f"{directory}/resolv.conf"
         with open(self.resolv_conf, "w") as f:
             f.write(f"nameserver {RESOLVER}\n")
-        self.members = []
         self.world = Namespace(f"ip address add {RESOLVER}/32 dev lo\nip address add {SERVER}/32 dev lo")
         self.opened = [self.world]
 
@@ -83,9 +81,8 @@ class Lab:
                          f"mount --bind {self.resolv_conf} /etc/resolv.conf\n"
                          f"ip link add uplink type veth peer name to{number} netns {self.world.pid}\n"
                          f"ip address add 5.6.{number}.2/24 dev uplink\nip link set uplink up\n"
-                         f"ip route add default via 5.6.{number}.1 2>/dev/null || true")
+                         f"ip route add default via 5.6.{number}.1\nsysctl -qw net.ipv4.ip_forward=1")
         self.world.sh(f"ip address add 5.6.{number}.1/24 dev to{number}", f"ip link set to{number} up")
-        host.sh(f"ip route replace default via 5.6.{number}.1", "sysctl -qw net.ipv4.ip_forward=1")
         self.opened.append(host)
         return host
 

@@ -1,6 +1,6 @@
 /*
- * The network of a live sandbox, in its keeper: the helpers that serve it, the link, the watch over the host, and what
- * was used. Its place in the gateway is a resource (resource/network.c), made before and removed after.
+ * The network of a live sandbox, in its keeper: the helpers that serve it, the link, the watch over the host, and
+ * what was used. Its place in the gateway is a resource (resource/network.c), made before and removed after.
  */
 #ifndef ERMITE_KEEPER_NETWORK_H
 #define ERMITE_KEEPER_NETWORK_H
@@ -12,8 +12,8 @@
 
 struct network;
 
-/* Starts the helpers and the watch; the sandbox, client (-1: none) and log_fd are borrowed. Without a network there is
- * nothing to start and *ret is NULL, which every function here takes. Returns 0 or a negative errno. */
+/* Starts the helpers and the watch; the sandbox, client (-1: none) and log_fd are borrowed. Without a network there
+ * is nothing to start and *ret is NULL, which every function here takes. Returns 0 or a negative errno. */
 [[nodiscard]] int network_start(struct sandbox *s, struct loop *loop, const int *client, int log_fd,
 				struct network **ret, struct err *e);
 

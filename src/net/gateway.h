@@ -1,13 +1,14 @@
 /*
- * The gateway: a network namespace through which every sandbox's packets go, made with the first sandbox and gone with
- * the last. It hangs at HOST_RUN_DIR/gateway, so that whoever flushes the host's firewall does not reach its rules.
+ * The gateway: a network namespace through which every sandbox's packets go, made with the first sandbox and gone
+ * with the last. It hangs at HOST_RUN_DIR/gateway, so that whoever flushes the host's firewall does not reach its
+ * rules.
  *
  * One pair leads out of it: "up" inside, "erup" in the host's namespace. Neither end has an address; each knows the
- * other's link-layer address, and nothing is ever asked by ARP there. Behind the rules stands a second layer of routes:
- * packets of sandboxes are routed by a table of their own in which denied ranges are prohibited.
+ * other's link-layer address, and nothing is ever asked by ARP there. Behind the rules stands a second layer of
+ * routes: packets of sandboxes are routed by a table of their own in which denied ranges are prohibited.
  *
- * Everything here is called with the lock held, by any of several processes, and accepts what a killed one left half
- * made: the file gateway.conf, written last, says that all of it is there.
+ * Everything here is called with the lock held, by any of several processes, and accepts what a killed one left
+ * half made: the file gateway.conf, written last, says that all of it is there.
  */
 #ifndef ERMITE_NET_GATEWAY_H
 #define ERMITE_NET_GATEWAY_H
@@ -43,8 +44,8 @@ enum gateway_state {
  * (caller's). */
 enum gateway_state gateway_look(const struct host *h, int store_fd, int *ret_netns);
 
-/* Makes right what of the gateway is in the host's namespace, the caller's: the pair, its route, the table, forwarding;
- * and the set of the host's addresses. What was wrong is a line each in mended. */
+/* Makes right what of the gateway is in the host's namespace, the caller's: the pair, its route, the table,
+ * forwarding; and the set of the host's addresses. What was wrong is a line each in mended. */
 [[nodiscard]] int gateway_mend(int netns, const struct cidr *network, struct buf *mended, struct err *e);
 
 /* Removes the gateway and everything on the host that belongs to it. Returns 0, also when there was none. */

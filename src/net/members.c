@@ -190,8 +190,8 @@ static int put_removals(struct nft_batch *b, const char *link, struct err *e)
 	return 0;
 }
 
-/* A transaction waits for packets that are under way, so there is one only where one is enough: everything with the gate,
- * which is there unless the link was never up or took it along; and the log's chains where there are some. */
+/* A transaction waits for packets that are under way, so there is one only where one is enough: everything with the
+ * gate, which is there unless the link was never up or took it along; and the log's chains where there are some. */
 static int remove_all(struct nft_batch *b, const char *link, struct err *e)
 {
 	int r = put_removals(b, link, e);

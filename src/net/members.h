@@ -1,5 +1,6 @@
 /*
- * The members of the gateway: what stands in its sets and maps for one sandbox. Constant in cost, however many there are.
+ * The members of the gateway: what stands in its sets and maps for one sandbox. Constant in cost, however many
+ * there are.
  *
  * A member is known by its link's name, from before the link is there until after it is gone.
  */
@@ -27,15 +28,15 @@ struct member {
 /* Group of the netlink log of a slot. */
 uint16_t members_log_group(uint32_t slot);
 
-/* Adds a sandbox: from here on its link, still to come, may send what its rules allow. One transaction. Returns 0 or a
- * negative errno. */
+/* Adds a sandbox: from here on its link, still to come, may send what its rules allow. One transaction. Returns 0
+ * or a negative errno. */
 [[nodiscard]] int members_add(int netns, const struct member *m, struct err *e);
 
 /* Puts the gate before a link that is there and still down. */
 [[nodiscard]] int members_gate(int netns, const char *link, struct err *e);
 
-/* Removes a sandbox of which nothing runs any more; also one that never was, or is half there. Returns 0 or a negative
- * errno. */
+/* Removes a sandbox of which nothing runs any more; also one that never was, or is half there. Returns 0 or a
+ * negative errno. */
 [[nodiscard]] int members_remove(int netns, const char *link, struct err *e);
 
 /* Calls fn with the link of every member. */

@@ -1,6 +1,6 @@
 /*
- * Plugging a sandbox into the gateway: the pair of links between the two namespaces, with the gate before it from before
- * it is up.
+ * Plugging a sandbox into the gateway: the pair of links between the two namespaces, with the gate before it from
+ * before it is up.
  */
 #ifndef ERMITE_NET_PLUG_H
 #define ERMITE_NET_PLUG_H

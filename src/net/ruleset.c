@@ -16,7 +16,8 @@ static void refuse(struct buf *out, const char *match, enum refusal kind)
 	buf_fmt(out, "		%s meta mark set %d goto refuse\n", match, (int)kind);
 }
 
-/* The first look at a frame, before any other code of the kernel sees it: here a tag is still a tag, and ARP passes. */
+/* The first look at a frame, before any other code of the kernel sees it: here a tag is still a tag, and ARP
+ * passes. */
 static void put_gate(struct buf *out)
 {
 	buf_str(out, "table netdev " RULESET_TABLE " {\n"

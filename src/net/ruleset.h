@@ -1,6 +1,6 @@
 /*
- * The rules as text for nft(8): what is the same for all sandboxes. What is per sandbox are elements of the sets and maps
- * in them (net/members.h).
+ * The rules as text for nft(8): what is the same for all sandboxes. What is per sandbox are elements of the sets
+ * and maps in them (net/members.h).
  */
 #ifndef ERMITE_NET_RULESET_H
 #define ERMITE_NET_RULESET_H
@@ -14,8 +14,8 @@
 #define RULESET_GATE       "gate" /* chain of the netdev table that every link's ingress goes to */
 #define RULESET_HOST_RULES 6      /* how many rules the host's table has */
 
-/* Marks: below REFUSALS a packet that is refused has the kind; RULESET_EXCEPTION goes to a range that is denied but for
- * an exception. */
+/* Marks: below REFUSALS a packet that is refused has the kind; RULESET_EXCEPTION goes to a range that is denied but
+ * for an exception. */
 #define RULESET_EXCEPTION 0x100u
 
 /* Appends the tables of the gateway: network is the sandboxes' own. */

@@ -1,6 +1,6 @@
 /*
- * Watching the host's network namespace for changes that concern the gateway: a flushed firewall, a lost link, another
- * address. What is wrong is made right within a second, by the first of all keepers that sees it.
+ * Watching the host's network namespace for changes that concern the gateway: a flushed firewall, a lost link,
+ * another address. What is wrong is made right within a second, by the first of all keepers that sees it.
  */
 #ifndef ERMITE_NET_WATCH_H
 #define ERMITE_NET_WATCH_H

@@ -12,8 +12,8 @@
 #include "sys/link.h"
 #include "sys/netlink.h"
 
-/* What is made belongs to the gateway, which is made with the first and removed with the last; its own lock serialises
- * all of it. The link itself comes when the sandbox's namespace is there (net/plug.h). */
+/* What is made belongs to the gateway, which is made with the first and removed with the last; its own lock
+ * serialises all of it. The link itself comes when the sandbox's namespace is there (net/plug.h). */
 
 static int add_member(struct sandbox *s, int netns, struct err *e)
 {
@@ -85,9 +85,9 @@ static int count_other(void *data, const char *link)
 	return 0;
 }
 
-/* Removes a member's rules, or with the last of them the gateway. The link goes with the sandbox's namespace, in which
- * nothing runs any more: the kernel does that a little later, and waiting for it would take longer than everything else.
- * The lock is held. */
+/* Removes a member's rules, or with the last of them the gateway. The link goes with the sandbox's namespace, in
+ * which nothing runs any more: the kernel does that a little later, and waiting for it would take longer than
+ * everything else. The lock is held. */
 static int remove_member(const struct host *host, int netns, const char *link, struct err *e)
 {
 	struct others others = {.link = link};

@@ -1,6 +1,6 @@
 /*
- * What a sandbox's network is: its addresses, names, and where its packets may go. Plain data and constant tables; who
- * enforces it is net/.
+ * What a sandbox's network is: its addresses, names, and where its packets may go. Plain data and constant tables;
+ * who enforces it is net/.
  *
  * Addresses are IPv4 in host byte order.
  */
@@ -47,8 +47,8 @@ bool cidr_holds(const struct cidr *c, uint32_t address);
 /* True when the address lies in a denied range and no exception of allow covers all of its ports or some. */
 bool network_is_denied(uint32_t address, const struct network_allow *allow);
 
-/* Reads ERMITE_RUNNER_NETWORK_ALLOW: prefixes ("10.1.0.0/16"), addresses and address:port pairs, separated by commas or
- * blanks; "" gives none. Returns 0 or -EINVAL with a sentence that names the part. */
+/* Reads ERMITE_RUNNER_NETWORK_ALLOW: prefixes ("10.1.0.0/16"), addresses and address:port pairs, separated by
+ * commas or blanks; "" gives none. Returns 0 or -EINVAL with a sentence that names the part. */
 [[nodiscard]] int network_allow_parse(const char *text, struct network_allow *ret, struct err *e);
 
 /* Addresses of a slot: its gateway's, .1 of the slot-th /30 of the network, and its own, .2. */

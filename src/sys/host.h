@@ -18,8 +18,8 @@ struct host {
 
 #define HOST_INIT ((struct host){-1, -1, -1})
 
-/* Opens them; makes HOST_RUN_DIR when it is missing. It belongs to root and only root writes to it, or this is -EPERM.
- * Returns 0 or a negative errno. */
+/* Opens them; makes HOST_RUN_DIR when it is missing. It belongs to root and only root writes to it, or this is
+ * -EPERM. Returns 0 or a negative errno. */
 [[nodiscard]] int host_open(struct host *h, struct err *e);
 
 /* Closes them; idempotent. */

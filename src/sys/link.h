@@ -46,8 +46,9 @@ typedef int link_name_fn(void *data, const char *name);
 [[nodiscard]] int address_add(struct netlink *n, uint32_t link, uint32_t address, uint32_t bits,
 			      struct err *e);
 
-/* Reads all IPv4 addresses to which the namespace listens but those of 127/8, first and last addresses of its networks
- * (broadcasts) among them: at most max, in *ret; returns how many there are, or a negative errno. One may come twice. */
+/* Reads all IPv4 addresses to which the namespace listens but those of 127/8, first and last addresses of its
+ * networks (broadcasts) among them: at most max, in *ret; returns how many there are, or a negative errno. One may
+ * come twice. */
 [[nodiscard]] int address_list(struct netlink *n, uint32_t *ret, size_t max, struct err *e);
 
 /* Makes a neighbour known for good. Returns 0, also when it was. */
@@ -77,6 +78,7 @@ struct route_rule {
 	uint32_t table;
 };
 
+/* Adds a rule. Returns 0, -EEXIST for one that is there, or a negative errno. */
 [[nodiscard]] int route_rule_add(struct netlink *n, const struct route_rule *rule, struct err *e);
 
 /* Removes the rule of this priority and table. Returns 0 or -ENOENT. */

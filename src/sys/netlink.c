@@ -138,8 +138,8 @@ static int gather(void *data, const struct nlmsghdr *message)
 	return buf_check(list);
 }
 
-/* A list is read to its end before fn sees any of it: one that changed meanwhile has things twice, or not at all, and is
- * read again. */
+/* A list is read to its end before fn sees any of it: one that changed meanwhile has things twice, or not at all,
+ * and is read again. */
 static int ask_for_list(struct netlink *n, struct nlmsghdr *request, netlink_fn *fn, void *data,
 			struct err *e)
 {

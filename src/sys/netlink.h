@@ -24,9 +24,9 @@ typedef int netlink_fn(void *data, const struct nlmsghdr *message);
 /* Closes it; NULL is fine. */
 void netlink_close(struct netlink *n);
 
-/* Sends a request, whose sequence number and acknowledgement flag are set here, and waits for its end. fn may be NULL; of
- * a list (NLM_F_DUMP) it sees one state, whatever changes meanwhile.
- * Returns 0, or the negative errno of the kernel's answer, which message then names without a subject. */
+/* Sends a request, whose sequence number and acknowledgement flag are set here, and waits for its end. fn may be
+ * NULL; of a list (NLM_F_DUMP) it sees one state, whatever changes meanwhile. Returns 0, or the negative errno of
+ * the kernel's answer, which message then names without a subject. */
 [[nodiscard]] int netlink_ask(struct netlink *n, struct nlmsghdr *request, netlink_fn *fn, void *data,
 			      struct err *e);
 

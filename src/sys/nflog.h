@@ -14,7 +14,7 @@
  * messages of nfnetlink_log with the heads of the packets, within 0.1 s; read() and recv() do not block. What does not
  * fit its buffer is lost, and the next receiving fails with ENOBUFS once. Whoever holds the descriptor can only read:
  * the kernel asks for CAP_NET_ADMIN at every request. Returns 0 and a descriptor that the caller owns, or a negative
- * errno; -EBUSY when another socket has the group. */
+ * errno; -EPERM also when another socket has the group. */
 [[nodiscard]] int nflog_open(uint16_t group, int *ret_fd, struct err *e);
 
 #endif

@@ -23,12 +23,16 @@ enum {
 	MESSAGE_BYTES_MAX = 4096,    /* of any one message here */
 	LOG_BYTES = 128,             /* of a packet: its heads */
 	BURST_LEAST_BYTES = 1 << 18, /* of a rate: a few of the largest packets that a link carries at once */
+	BURST_MOST_BYTES = 1 << 30,
 };
+
+/* Rate and burst together, in bytes times nanoseconds, are less than 64 bits in the kernel. No link is this fast. */
+#define RATE_MOST (UINT64_C(16) << 30)
 
 struct nft_batch {
 	struct netlink *netlink;
 	size_t n;
-	uint32_t last; /* sequence number of the last message */
+	struct nlmsghdr *last; /* message; NULL before the first */
 	bool overflow;
 	_Alignas(struct nlmsghdr) char bytes[BATCH_BYTES];
 };
@@ -78,8 +82,8 @@ static struct nlmsghdr *begin(struct nft_batch *b, uint16_t type, uint8_t family
 		b->overflow = true;
 		b->n = 0;
 	}
-	b->last = netlink_sequence(b->netlink);
-	return nftnl_nlmsg_build_hdr(b->bytes + b->n, type, family, flags, b->last);
+	b->last = nftnl_nlmsg_build_hdr(b->bytes + b->n, type, family, flags, netlink_sequence(b->netlink));
+	return b->last;
 }
 
 static void finish(struct nft_batch *b, const struct nlmsghdr *m)
@@ -90,6 +94,7 @@ static void finish(struct nft_batch *b, const struct nlmsghdr *m)
 static void restart(struct nft_batch *b)
 {
 	b->overflow = false;
+	b->last = NULL;
 	b->n = 0;
 	const struct nlmsghdr *m = nftnl_batch_begin(b->bytes, netlink_sequence(b->netlink));
 	finish(b, m);
@@ -119,12 +124,17 @@ void nft_close(struct nft_batch *b)
 
 int nft_commit(struct nft_batch *b, struct err *e)
 {
-	uint32_t last = b->last;
-	bool overflow = b->overflow;
-	const struct nlmsghdr *end = nftnl_batch_end(b->bytes + b->n, netlink_sequence(b->netlink));
-	finish(b, end);
-	int r = overflow ? err_set(e, -E2BIG, "a transaction that is too large")
-			 : netlink_send_batch(b->netlink, b->bytes, b->n, last, e);
+	int r = 0;
+	if (b->overflow) {
+		r = err_set(e, -E2BIG, "a transaction that is too large");
+	} else if (b->last) {
+		/* An error is answered to any message; that there was none, only to the last: many answers would be
+		 * more than the socket holds. */
+		b->last->nlmsg_flags |= NLM_F_ACK;
+		const struct nlmsghdr *end = nftnl_batch_end(b->bytes + b->n, netlink_sequence(b->netlink));
+		finish(b, end);
+		r = netlink_send_batch(b->netlink, b->bytes, b->n, b->last->nlmsg_seq, e);
+	}
 	restart(b);
 	return r < 0 ? err_ctx(e, r, "nftables") : 0;
 }
@@ -141,12 +151,13 @@ static struct nftnl_expr *new_statement(const struct nft_element *x)
 		nftnl_expr_set_u32(s, NFTNL_EXPR_CONNLIMIT_FLAGS, NFT_CONNLIMIT_F_INV);
 	}
 	if (x->bytes_per_s > 0 && (s = nftnl_expr_alloc("limit"))) {
-		uint64_t burst = x->bytes_per_s / 4;
+		uint64_t rate = x->bytes_per_s < RATE_MOST ? x->bytes_per_s : RATE_MOST;
+		uint64_t burst = rate / 4;
 		burst = burst < BURST_LEAST_BYTES ? BURST_LEAST_BYTES : burst;
-		nftnl_expr_set_u64(s, NFTNL_EXPR_LIMIT_RATE, x->bytes_per_s);
+		burst = burst > BURST_MOST_BYTES ? BURST_MOST_BYTES : burst;
+		nftnl_expr_set_u64(s, NFTNL_EXPR_LIMIT_RATE, rate);
 		nftnl_expr_set_u64(s, NFTNL_EXPR_LIMIT_UNIT, 1);
-		nftnl_expr_set_u32(s, NFTNL_EXPR_LIMIT_BURST,
-				   burst > UINT32_MAX ? UINT32_MAX : (uint32_t)burst);
+		nftnl_expr_set_u32(s, NFTNL_EXPR_LIMIT_BURST, (uint32_t)burst);
 		nftnl_expr_set_u32(s, NFTNL_EXPR_LIMIT_TYPE, NFT_LIMIT_PKT_BYTES);
 		nftnl_expr_set_u32(s, NFTNL_EXPR_LIMIT_FLAGS, NFT_LIMIT_F_INV);
 	}
@@ -199,20 +210,20 @@ static void put_element(struct nft_batch *b, uint16_t type, uint16_t flags, cons
 
 void nft_add(struct nft_batch *b, const struct nft_table *t, const char *set, const struct nft_element *x)
 {
-	put_element(b, NFT_MSG_NEWSETELEM, NLM_F_CREATE | NLM_F_ACK, t, set, x);
+	put_element(b, NFT_MSG_NEWSETELEM, NLM_F_CREATE, t, set, x);
 }
 
 void nft_remove(struct nft_batch *b, const struct nft_table *t, const char *set, const struct nft_element *x)
 {
-	/* The removal of what is not there fails the batch, and kernels before 6.3 know no other: it is made sure that it
-	 * is there. */
+	/* The removal of what is not there fails the batch, and kernels before 6.3 know no other: it is made sure
+	 * that it is there. */
 	nft_add(b, t, set, x);
-	put_element(b, NFT_MSG_DELSETELEM, NLM_F_ACK, t, set, x);
+	put_element(b, NFT_MSG_DELSETELEM, 0, t, set, x);
 }
 
 void nft_flush_set(struct nft_batch *b, const struct nft_table *t, const char *set)
 {
-	put_element(b, NFT_MSG_DELSETELEM, NLM_F_ACK, t, set, NULL);
+	put_element(b, NFT_MSG_DELSETELEM, 0, t, set, NULL);
 }
 
 /* --- chains -------------------------------------------------------------------------------------------------- */
@@ -243,7 +254,7 @@ static void put_rule(struct nft_batch *b, const struct nft_table *t, const char 
 	nftnl_rule_set_str(rule, NFTNL_RULE_TABLE, t->name);
 	nftnl_rule_set_str(rule, NFTNL_RULE_CHAIN, chain);
 	nftnl_rule_add_expr(rule, x);
-	struct nlmsghdr *m = begin(b, NFT_MSG_NEWRULE, t->family, NLM_F_CREATE | NLM_F_APPEND | NLM_F_ACK);
+	struct nlmsghdr *m = begin(b, NFT_MSG_NEWRULE, t->family, NLM_F_CREATE | NLM_F_APPEND);
 	nftnl_rule_nlmsg_build_payload(m, rule);
 	finish(b, m);
 	nftnl_rule_free(rule);
@@ -260,7 +271,7 @@ void nft_add_ingress(struct nft_batch *b, const struct nft_table *t, const char 
 		nftnl_chain_set_u32(c, NFTNL_CHAIN_POLICY, NF_DROP);
 		nftnl_chain_set_str(c, NFTNL_CHAIN_DEV, link);
 	}
-	put_chain(b, NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, t, c, name);
+	put_chain(b, NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL, t, c, name);
 	struct nftnl_expr *verdict = nftnl_expr_alloc("immediate");
 	if (verdict) {
 		nftnl_expr_set_u32(verdict, NFTNL_EXPR_IMM_DREG, NFT_REG_VERDICT);
@@ -272,7 +283,7 @@ void nft_add_ingress(struct nft_batch *b, const struct nft_table *t, const char 
 
 void nft_add_log(struct nft_batch *b, const struct nft_table *t, const char *name, uint16_t group)
 {
-	put_chain(b, NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL | NLM_F_ACK, t, nftnl_chain_alloc(), name);
+	put_chain(b, NFT_MSG_NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL, t, nftnl_chain_alloc(), name);
 	struct nftnl_expr *log = nftnl_expr_alloc("log");
 	if (log) {
 		nftnl_expr_set_u16(log, NFTNL_EXPR_LOG_GROUP, group);
@@ -283,7 +294,7 @@ void nft_add_log(struct nft_batch *b, const struct nft_table *t, const char *nam
 
 void nft_remove_chain(struct nft_batch *b, const struct nft_table *t, const char *name)
 {
-	put_chain(b, NFT_MSG_DELCHAIN, NLM_F_ACK, t, nftnl_chain_alloc(), name);
+	put_chain(b, NFT_MSG_DELCHAIN, 0, t, nftnl_chain_alloc(), name);
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------- */
@@ -386,7 +397,7 @@ static int remove_if_prefixed(struct nftnl_set_elem *element, void *data)
 	key = nftnl_set_elem_get(element, NFTNL_SET_ELEM_KEY_END, &n);
 	if (key && n <= sizeof(x.last.bytes))
 		nft_key_bytes(&x.last, key, n);
-	put_element(r->batch, NFT_MSG_DELSETELEM, NLM_F_ACK, r->table, r->set, &x);
+	put_element(r->batch, NFT_MSG_DELSETELEM, 0, r->table, r->set, &x);
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /*
- * Changes to the nftables of a network namespace, element by element: what is done at every start and end of a sandbox
- * must cost the same however many there are, which nft(8) cannot do (it reads all chains first). Whole rulesets are text
- * and given to nft(8).
+ * Changes to the nftables of a network namespace, element by element: what is done at every start and end of a
+ * sandbox must cost the same however many there are, which nft(8) cannot do (it reads all chains first). Whole
+ * rulesets are text and given to nft(8).
  *
  * A batch is one transaction: all of it happens or nothing.
  */
@@ -28,8 +28,8 @@ struct nft_key {
 	size_t n;
 };
 
-/* Appends a field: a link's name; bytes as they are; an address and a port, given in host order; a number that the rules
- * know in host order. */
+/* Appends a field: a link's name; bytes as they are; an address and a port, given in host order; a number that the
+ * rules know in host order. */
 void nft_key_link(struct nft_key *k, const char *name);
 void nft_key_bytes(struct nft_key *k, const void *p, size_t n);
 void nft_key_address(struct nft_key *k, uint32_t address);
@@ -59,7 +59,8 @@ void nft_add(struct nft_batch *b, const struct nft_table *t, const char *set, co
 /* Removes an element, whether it is there or not. */
 void nft_remove(struct nft_batch *b, const struct nft_table *t, const char *set, const struct nft_element *x);
 
-/* Removes all elements of a set whose keys begin with prefix. It reads the whole set. Returns 0 or a negative errno. */
+/* Removes all elements of a set whose keys begin with prefix. It reads the whole set. Returns 0 or a negative
+ * errno. */
 [[nodiscard]] int nft_remove_prefixed(struct nft_batch *b, const struct nft_table *t, const char *set,
 				      const struct nft_key *prefix, struct err *e);
 
