@@ -23,15 +23,13 @@
 #include "io/child.h"
 #include "net/dial.h"
 #include "net/dns/dns.h"
-#include "spec/message.h"
 
 struct host {
 	const char *program;
 	struct sockaddr_in listen;
 	struct in_addr guest;
 	const char *log;
-	uint32_t n_resolvers;
-	struct sockaddr_in resolvers[DIAL_TARGETS_MAX];
+	struct dial_targets resolvers;
 	int channel;
 	struct dns_counts *counts;
 	struct child child;
@@ -45,7 +43,7 @@ static int open_listener(const struct host *h, int type, int *ret, struct err *e
 		return err_sys(e, "make a listener");
 	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
 	    bind(fd, (const struct sockaddr *)&h->listen, sizeof(h->listen)) < 0 ||
-	    (type == SOCK_STREAM && listen(fd, 64) < 0))
+	    (type == SOCK_STREAM && listen(fd, 128) < 0))
 		return err_sys(e, "listen");
 	*ret = fd_steal(&fd);
 	return 0;
@@ -70,7 +68,7 @@ static int start(struct host *h, struct err *e)
 	config.uid = 987'654;
 	config.guest = ntohl(h->guest.s_addr);
 	config.gateway = ntohl(h->listen.sin_addr.s_addr);
-	config.n_resolvers = h->n_resolvers;
+	config.n_resolvers = h->resolvers.n;
 	config.log = h->log[0] != '\0';
 	int ends[2];
 	scoped_fd int config_fd = -1;
@@ -104,25 +102,6 @@ static int start(struct host *h, struct err *e)
 	return child_start(&plan, &h->child, e);
 }
 
-/* Answers one DIAL. */
-static int answer(const struct host *h, struct chan_message *m, struct err *e)
-{
-	uint64_t count = m->a < MESSAGE_FDS_MAX ? m->a : MESSAGE_FDS_MAX;
-	int type = m->b == DIAL_UDP ? SOCK_DGRAM : SOCK_STREAM;
-	m->type = MESSAGE_SOCKETS;
-	m->a = 0;
-	for (uint64_t i = 0; i < count && m->id < h->n_resolvers; i++) {
-		const struct sockaddr_in *to = &h->resolvers[m->id];
-		scoped_fd int fd = socket(AF_INET, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		if (fd >= 0 &&
-		    (connect(fd, (const struct sockaddr *)to, sizeof(*to)) == 0 || errno == EINPROGRESS))
-			m->fds[m->n_fds++] = fd_steal(&fd);
-	}
-	int r = chan_send(h->channel, m, e);
-	chan_close_fds(m);
-	return r;
-}
-
 static int serve(const struct host *h, struct err *e)
 {
 	struct pollfd polled[] = {{.fd = h->channel, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
@@ -137,7 +116,7 @@ static int serve(const struct host *h, struct err *e)
 		if (r == 0)
 			return err_set(e, -EPIPE, "the forwarder has ended");
 		if (r > 0)
-			r = answer(h, &m, e);
+			r = dial_answer(&h->resolvers, 0, h->channel, &m, e);
 		if (r < 0)
 			return r;
 	}
@@ -157,16 +136,18 @@ static int parse(struct host *h, char **arguments, struct err *e)
 	    num_parse(arguments[3], 1, UINT16_MAX, &port) < 0)
 		return err_set(e, -EINVAL, "no address");
 	h->listen.sin_port = htons((uint16_t)port);
-	for (arguments += 5; *arguments && h->n_resolvers < DIAL_TARGETS_MAX; arguments++) {
-		struct sockaddr_in *to = &h->resolvers[h->n_resolvers++];
+	for (arguments += 5; *arguments && h->resolvers.n < DIAL_TARGETS_MAX; arguments++) {
+		struct sockaddr_in to = {.sin_family = AF_INET};
 		char *colon = strchr(*arguments, ':');
 		if (colon)
 			*colon = '\0';
-		if (!colon || inet_pton(AF_INET, *arguments, &to->sin_addr) != 1 ||
+		if (!colon || inet_pton(AF_INET, *arguments, &to.sin_addr) != 1 ||
 		    num_parse(colon + 1, 1, UINT16_MAX, &port) < 0)
 			return err_set(e, -EINVAL, "no resolver");
-		to->sin_family = AF_INET;
-		to->sin_port = htons((uint16_t)port);
+		to.sin_port = htons((uint16_t)port);
+		struct dial_target *target = &h->resolvers.items[h->resolvers.n++];
+		memcpy(&target->address, &to, sizeof(to));
+		target->n = sizeof(to);
 	}
 	return 0;
 }

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
-#include <stdbool.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -59,10 +58,26 @@ static bool is_own(const struct dial_target *t, const struct cidr *own)
 	return v4.sin_family == AF_INET && cidr_holds(own, ntohl(v4.sin_addr.s_addr));
 }
 
+/* Addresses have no gaps: what is not used of one is zero. */
+static bool is_same(const struct dial_target *a, const struct dial_target *b)
+{
+	const uint8_t *bytes_a = (const void *)&a->address;
+	const uint8_t *bytes_b = (const void *)&b->address;
+	return a->n == b->n && memcmp(bytes_a, bytes_b, a->n) == 0;
+}
+
+bool dial_targets_are_same(const struct dial_targets *a, const struct dial_targets *b)
+{
+	bool same = a->n == b->n;
+	for (uint32_t i = 0; same && i < a->n; i++)
+		same = is_same(&a->items[i], &b->items[i]);
+	return same;
+}
+
 static void add_target(const struct dial_target *t, struct dial_targets *targets)
 {
 	for (uint32_t i = 0; i < targets->n; i++)
-		if (memcmp(&targets->items[i], t, sizeof(*t)) == 0)
+		if (is_same(&targets->items[i], t))
 			return;
 	if (targets->n < DIAL_TARGETS_MAX)
 		targets->items[targets->n++] = *t;

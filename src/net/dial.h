@@ -12,6 +12,7 @@
 #define ERMITE_NET_DIAL_H
 
 #include <netinet/in.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -29,7 +30,7 @@ struct dial_target {
 	socklen_t n;
 };
 
-/* Where a helper's sockets may lead. Plain data; what is not used is zero, so that two can be compared as bytes. */
+/* Where a helper's sockets may lead. Plain data. */
 struct dial_targets {
 	uint32_t n;
 	struct dial_target items[DIAL_TARGETS_MAX];
@@ -40,6 +41,9 @@ struct dial_targets {
  * each in notes. Never fails: without a server it is 127.0.0.1, as the C library says. */
 void dial_read_resolvers(const char *text, uint16_t port, const struct cidr *own, struct dial_targets *ret,
 			 struct buf *notes);
+
+/* True for the same addresses in the same order. */
+bool dial_targets_are_same(const struct dial_targets *a, const struct dial_targets *b);
 
 /* Answers one DIAL of a helper on its channel: m->id is the target's number, m->a how many sockets, m->b the kind. A
  * target that is not there, or a socket that cannot be made, is answered with SOCKETS without descriptors, or with

@@ -1,5 +1,6 @@
 #include "net/gateway.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -7,6 +8,7 @@
 #include <linux/rtnetlink.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mount.h>
@@ -322,26 +324,73 @@ static int mend_rules(const struct cidr *network, struct buf *mended, struct err
 	return nftext_load(-1, &rules, e);
 }
 
-/* The addresses of the host's namespace, in the set that denies them. */
+struct addresses {
+	size_t n;
+	uint32_t items[HOST_ADDRESSES_MAX];
+};
+
+static int compare(const void *a, const void *b)
+{
+	uint32_t left = *(const uint32_t *)a;
+	uint32_t right = *(const uint32_t *)b;
+	return left < right ? -1 : left > right;
+}
+
+/* Sorts them, each once. */
+static void sort(struct addresses *a)
+{
+	size_t n = 0;
+	qsort(a->items, a->n, sizeof(a->items[0]), compare);
+	for (size_t i = 0; i < a->n; i++)
+		if (n == 0 || a->items[n - 1] != a->items[i])
+			a->items[n++] = a->items[i];
+	a->n = n;
+}
+
+static int take_address(void *data, const uint8_t *key, size_t n)
+{
+	struct addresses *a = data;
+	uint32_t address = 0;
+	if (a->n == HOST_ADDRESSES_MAX || n != sizeof(address))
+		return 0;
+	memcpy(&address, key, sizeof(address));
+	a->items[a->n++] = ntohl(address);
+	return 0;
+}
+
+static int replace_addresses(struct nft_batch *b, const struct addresses *wanted, struct err *e)
+{
+	nft_flush_set(b, &inet_table, "host");
+	for (size_t i = 0; i < wanted->n; i++) {
+		struct nft_element x = {0};
+		nft_key_address(&x.key, wanted->items[i]);
+		nft_add(b, &inet_table, "host", &x);
+	}
+	return nft_commit(b, e);
+}
+
+/* The addresses of the host's namespace, in the set that denies them. A transaction waits for packets that are under
+ * way, so there is one only when something has changed. */
 static int mend_addresses(struct netlink *outside, int netns, struct err *e)
 {
-	uint32_t addresses[HOST_ADDRESSES_MAX];
+	struct addresses wanted = {0};
+	struct addresses there = {0};
 	struct nft_batch *b = NULL;
-	int n = address_list(outside, addresses, HOST_ADDRESSES_MAX, e);
+	int n = address_list(outside, wanted.items, HOST_ADDRESSES_MAX, e);
 	if (n < 0)
 		return n;
 	if (n > HOST_ADDRESSES_MAX)
 		return err_set(e, -E2BIG, "the host has more than %d addresses", HOST_ADDRESSES_MAX);
+	wanted.n = (size_t)n;
+	sort(&wanted);
 	int r = nft_open(netns, &b, e);
 	if (r < 0)
 		return r;
-	nft_flush_set(b, &inet_table, "host");
-	for (int i = 0; i < n; i++) {
-		struct nft_element x = {0};
-		nft_key_address(&x.key, addresses[i]);
-		nft_add(b, &inet_table, "host", &x);
-	}
-	r = nft_commit(b, e);
+	r = nft_each(b, &inet_table, "host", take_address, &there, e);
+	sort(&there);
+	if (r == 0 && (there.n != wanted.n ||
+		       memcmp(there.items, wanted.items, wanted.n * sizeof(wanted.items[0])) != 0))
+		r = replace_addresses(b, &wanted, e);
 	nft_close(b);
 	return r;
 }
@@ -479,6 +528,9 @@ int gateway_ensure(const struct host *h, const struct gateway_plan *plan, int *r
 	bool whole =
 		open_name(h, &netns) == 0 && file_read_text(h->run, CONF_NAME, conf, sizeof(conf), NULL) >= 0;
 	if (whole && strcmp(conf, wanted) == 0) {
+		r = gateway_mend(netns, &plan->network, notes, e);
+		if (r < 0)
+			return err_ctx(e, r, "the gateway");
 		*ret_netns = fd_steal(&netns);
 		return 0;
 	}

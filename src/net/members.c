@@ -57,6 +57,19 @@ static void add_service(struct nft_batch *b, const struct member *m, uint8_t pro
 	nft_add(b, &inet_table, "services", &x);
 }
 
+/* True when the i-th exception lies in a prefix of another: the set takes no ranges that overlap. */
+static bool is_covered(const struct network_allow *allow, uint32_t i)
+{
+	const struct network_exception *x = &allow->items[i];
+	for (uint32_t j = 0; j < allow->n; j++) {
+		const struct network_exception *other = &allow->items[j];
+		bool wider = other->to.bits < x->to.bits || (other->to.bits == x->to.bits && j < i);
+		if (other->port == 0 && wider && cidr_holds(&other->to, x->to.address))
+			return true;
+	}
+	return false;
+}
+
 static void add_exception(struct nft_batch *b, const struct member *m,
 			  const struct network_exception *exception)
 {
@@ -122,7 +135,8 @@ int members_add(int netns, const struct member *m, struct err *e)
 	if (m->forge_port != 0)
 		add_service(b, m, IPPROTO_TCP, m->forge_port);
 	for (uint32_t i = 0; i < m->allow->n; i++)
-		add_exception(b, m, &m->allow->items[i]);
+		if (!is_covered(m->allow, i))
+			add_exception(b, m, &m->allow->items[i]);
 	add_limits(b, m);
 	add_counters(b, &inet_table, m->link);
 	add_counters(b, &gate_table, m->link);
@@ -155,12 +169,12 @@ static const struct {
 	const char *set;
 	bool whole_key;
 } sets[] = {
-	{&gate_table, "owners", false},    {&gate_table, "claims", false},
-	{&gate_table, "loggers", false},   {&gate_table, "rate", true},
-	{&inet_table, "services", false},  {&inet_table, "exceptions", false},
-	{&inet_table, "loggers", false},   {&inet_table, "exceptions_port", false},
-	{&inet_table, "flow_limit", true}, {&inet_table, "rate", true},
-	{&inet_table, "opened", true},     {&inet_table, "links", true},
+	{&gate_table, "owners", false},   {&gate_table, "claims", false},
+	{&gate_table, "loggers", false},  {&gate_table, "rate", true},
+	{&inet_table, "services", false}, {&inet_table, "exceptions", false},
+	{&inet_table, "loggers", false},  {&inet_table, "exceptions_port", false},
+	{&inet_table, "opened", true},    {&inet_table, "rate", true},
+	{&inet_table, "links", true},
 };
 
 static void remove_counters(struct nft_batch *b, const struct nft_table *t, const char *link)
@@ -176,6 +190,11 @@ static void remove_counters(struct nft_batch *b, const struct nft_table *t, cons
 static int put_removals(struct nft_batch *b, const char *link, struct err *e)
 {
 	const struct nft_element x = element_of(link);
+	struct nft_element flows = x;
+	/* Removing makes sure first that the element is there. One that gets its statement from the set then, as it brings
+	 * none, makes the kernel let go of connection tracking once too often, until nothing is tracked any more. */
+	flows.flows_over = 1;
+	nft_remove(b, &inet_table, "flow_limit", &flows);
 	for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {
 		if (sets[i].whole_key) {
 			nft_remove(b, sets[i].table, sets[i].set, &x);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <stdbool.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/file.h"
@@ -42,7 +41,7 @@ int resolvers_check(struct resolvers *r, struct buf *notes)
 	ssize_t n = there ? file_read_all(fd, text, sizeof(text) - 1, NULL) : 0;
 	text[n > 0 ? n : 0] = '\0';
 	dial_read_resolvers(text, DNS_PORT, &r->own, &targets, notes);
-	if (r->generation > 0 && memcmp(&targets, &r->targets, sizeof(targets)) == 0)
+	if (r->generation > 0 && dial_targets_are_same(&targets, &r->targets))
 		return 0;
 	r->targets = targets;
 	r->generation++;

@@ -1,8 +1,8 @@
 /*
  * The host's name servers as its resolv.conf has them, followed as it changes.
  *
- * The file is looked up in the host's root directory through a descriptor, links in it followed as the host would: often
- * it is one into /run, and the keeper has a /run of its own.
+ * The file is looked up in the host's root directory through a descriptor, links in it followed as the host would:
+ * often it is one into /run, and the keeper has a /run of its own.
  */
 #ifndef ERMITE_NET_RESOLVERS_H
 #define ERMITE_NET_RESOLVERS_H

@@ -4,8 +4,8 @@
  *
  * A helper reads what a sandbox sends, so it may be in a sandbox's hands. The only message taken from it is DIAL;
  * anything else ends it. It has sockets at SERVICE_SOCKETS_PER_S at most, which is more than it can use for questions
- * and bounds how busy it can keep the keeper to a part of one processor; what it asks beyond waits in its channel. One
- * that does not read its answers is ended.
+ * and keeps the keeper busy for about half of the time; what it asks beyond that waits in its channel. One that does
+ * not read its answers is ended.
  */
 #ifndef ERMITE_NET_SERVICE_H
 #define ERMITE_NET_SERVICE_H
@@ -50,8 +50,8 @@ struct service_plan {
 [[nodiscard]] int service_start(const struct service_plan *plan, struct loop *loop, struct service **ret,
 				struct err *e);
 
-/* Sends the helper a message without descriptors; one that waits to be started is told nothing, since it will have a new
- * configuration. A helper that does not take it is ended. */
+/* Sends the helper a message without descriptors; one that waits to be started is told nothing, since it will have
+ * a new configuration. A helper that does not take it is ended. */
 void service_tell(struct service *s, const struct chan_message *m);
 
 /* Ends the helper and frees the service; NULL is fine. Call it before loop_free(). */

@@ -25,7 +25,7 @@
 #include "sys/netlink.h"
 #include "sys/nflog.h"
 
-#define DNS_BACKLOG   16
+#define DNS_BACKLOG   128
 #define RELAY_BACKLOG 128
 
 /* How long a change of resolv.conf may go unseen. */
@@ -139,8 +139,8 @@ static int look_up(const struct forge *forge, struct dial_target *ret, struct er
 	return 0;
 }
 
-/* Resolves with the host's root directory as ours: /etc/resolv.conf and the C library's other ways often lead into /run,
- * and the keeper has one of its own. */
+/* Resolves with the host's root directory as ours: /etc/resolv.conf and the C library's other ways often lead into
+ * /run, and the keeper has one of its own. */
 static int look_up_on_host(struct services *s, struct err *e)
 {
 	struct dial_target *target = &s->forge_target.items[0];

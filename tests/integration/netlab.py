@@ -17,6 +17,7 @@ import ctypes
 import json
 import os
 import pathlib
+import select
 import shutil
 import socket
 import struct
@@ -44,6 +45,8 @@ NETWORK = "10.200.0.0/16"
 ECHO = 7
 CLOSED = 2222  # of the host: nothing of a sandbox may arrive there
 NAME = "www.example.test"  # SERVER, by the lab's resolvers
+
+LEAK_SECTIONS = [f"## {name}" for name in ("links", "addresses", "routes", "neighbours", "rules", "named networks", "mounts")]
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3
@@ -207,6 +210,14 @@ class Answered:
         return f"status {self.status}\n{self.output[-2000:]}\n{self.errors[-2000:]}"
 
 
+def is_connected(one):
+    try:
+        one.getpeername()
+    except OSError:
+        return False
+    return True
+
+
 class InNet:
     """What a sandbox and the stand-in for one have in common: frames and sockets in its network namespace."""
 
@@ -254,6 +265,24 @@ class InNet:
         except OSError:
             return False
         return True
+
+    def reached(self, places, timeout=0.4):
+        """Which of these pairs of address and port take a connection."""
+        tries = {place: self.net.socket() for place in places}
+        poll = select.poll()
+        for place, one in tries.items():
+            one.setblocking(False)
+            with contextlib.suppress(OSError):
+                one.connect(place)
+            poll.register(one, select.POLLOUT)
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for number, _ in poll.poll(100):
+                poll.unregister(number)
+        found = {place for place, one in tries.items() if is_connected(one)}
+        for one in tries.values():
+            one.close()
+        return found
 
     def ask(self, name, kind=world.A, server=None, timeout=8, tcp=False, edns=None, port=53):
         """One DNS question to its gateway, or None when there is no answer."""
@@ -485,8 +514,13 @@ class Lab:
         return [came for listener in (self.closed, self.lan, self.metadata) for came in listener.came]
 
     def leaks(self):
-        """What is in H that a sandbox could leave behind."""
-        return self.call(LAB / "leakcheck").splitlines()
+        """What is in H that a network of sandboxes could leave behind."""
+        found, section = [], ""
+        for line in self.call(LAB / "leakcheck").splitlines():
+            section = line if line.startswith("## ") else section
+            if section in LEAK_SECTIONS and "fe80::" not in line and "ff00::" not in line:
+                found.append(line)
+        return found
 
     def end_guests(self):
         for guest in list(self.guests):

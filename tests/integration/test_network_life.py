@@ -19,6 +19,7 @@ from test_posture import NAMESPACES, NONE, limits_of, posture_of, uids_in_use
 from world import HttpServer
 
 ROUNDS = 500 if os.environ.get("ERMITE_FULL") else 12
+UID_BASE = 700000000  # apart from what else may run on this host
 FORGE = ("--guest-forge", "1", "--url", "http://forge.example.test:3000", "--insecure-http", "1")
 
 
@@ -51,22 +52,10 @@ def assert_network_of(lab, guests):  # noqa: F811
     gateway.close()
 
 
-def leaks_but_forwarding(lab):  # noqa: F811
-    """Twice the same, as what just ended is still being freed."""
-    before = lab.leaks()
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        time.sleep(0.3)
-        before, now = lab.leaks(), before
-        if before == now:
-            break
-    return before
-
-
 def test_comes_with_the_first_and_goes_with_the_last(lab):  # noqa: F811
     assert lab.runner.run("--", "true").status == 0
     assert_no_network(lab)
-    before = leaks_but_forwarding(lab)
+    before = lab.leaks()
     assert not lab.gateway_path.exists()
     one = lab.guest()
     assert_network_of(lab, [one])
@@ -82,7 +71,7 @@ def test_comes_with_the_first_and_goes_with_the_last(lab):  # noqa: F811
     again.end()
     two.end()
     assert_no_network(lab)
-    assert leaks_but_forwarding(lab) == before
+    assert lab.leaks() == before
     assert lab.host.call("cat", "/proc/sys/net/ipv4/ip_forward") == "1\n"
 
 
@@ -95,7 +84,7 @@ def test_sandboxes_without_network_make_none(lab):  # noqa: F811
 
 
 def test_keeper_is_killed_and_the_next_run_cleans_up(lab):  # noqa: F811
-    before = leaks_but_forwarding(lab)
+    before = lab.leaks()
     running = lab.runner.start("--stdin", "--", "cat")
     running.wait_state("running")
     os.kill(running.helper("keeper"), signal.SIGKILL)
@@ -104,7 +93,7 @@ def test_keeper_is_killed_and_the_next_run_cleans_up(lab):  # noqa: F811
     assert (job.status, job.result["slot"]) == (0, 0), job
     assert lab.runner.ps() == []
     assert_no_network(lab)
-    assert leaks_but_forwarding(lab) == before
+    assert lab.leaks() == before
 
 
 def test_keeper_is_killed_beside_another_sandbox(lab):  # noqa: F811
@@ -123,7 +112,7 @@ def test_keeper_is_killed_beside_another_sandbox(lab):  # noqa: F811
 def test_keeper_is_killed_while_it_starts(lab):  # noqa: F811
     """At a random instant; whoever comes next finds no obstacle and leaves nothing."""
     chance = random.Random(3)
-    before = leaks_but_forwarding(lab)
+    before = lab.leaks()
     for _ in range(ROUNDS):
         running = lab.runner.start("--stdin", "--", "cat")
         time.sleep(chance.uniform(0, 0.5))
@@ -135,7 +124,7 @@ def test_keeper_is_killed_while_it_starts(lab):  # noqa: F811
     assert job.status == 0, job
     assert lab.runner.ps() == []
     assert_no_network(lab)
-    assert leaks_but_forwarding(lab) == before
+    assert lab.leaks() == before
 
 
 def children_of(pid):
@@ -160,10 +149,10 @@ def run_many(lab, rounds):  # noqa: F811
 
 def test_two_keepers_add_and_remove_at_once(lab):  # noqa: F811
     lab.serve(HttpServer(lab.world, SERVER, 80))
-    before = leaks_but_forwarding(lab)
+    before = lab.leaks()
     run_many(lab, ROUNDS)
     assert_no_network(lab)
-    assert leaks_but_forwarding(lab) == before
+    assert lab.leaks() == before
     stays = lab.guest()
     run_many(lab, ROUNDS)
     assert_network_of(lab, [stays])
@@ -179,12 +168,12 @@ def took(guest, script):
 
 def test_rate_limit_in_both_directions(lab):  # noqa: F811
     server = HttpServer(lab.world, SERVER, 8088)
-    size = 12 << 20
+    size = 20 << 20  # of which the first second's worth may come at once
     download = f"curl --silent --fail --max-time 60 --output /dev/null http://{SERVER}:8088/bulk/{size}"
     upload = f"truncate -s {size} /tmp/bulk; curl --silent --max-time 60 --upload-file /tmp/bulk http://{SERVER}:8088/up"
     limited, free = lab.guest("--job-net-bandwidth", "4M"), lab.guest()
     for script in (download, upload):
-        assert 2 < took(limited, script) < 6
+        assert 3.5 < took(limited, script) < 7
         assert took(free, script) < 1.5
     server.close()
     refused = limited.end().result["network"]["refused"]
@@ -224,7 +213,7 @@ def test_log_of_the_network(lab, tmp_path):  # noqa: F811
     assert len([f for f in flows if f["address"] == LAN_BOX]) == 1, flows
     assert any(f["rule"] == "protocol" for f in flows)
     for line in lines:
-        assert {"time", "kind", "verdict", "rule"} <= line.keys(), line
+        assert {"time", "kind", "verdict"} <= line.keys(), line
     assert {f["verdict"] for f in flows} == {"refused"}, flows
     years = {line["time"][:4] if isinstance(line["time"], str) else time.gmtime(line["time"]).tm_year for line in lines}
     assert {int(year) for year in years} == {time.gmtime(before).tm_year}
@@ -275,7 +264,7 @@ CHOSEN_BY_THE_HELPER = ("Max open files", "Max address space")
 
 @pytest.mark.sanitized
 def test_posture_of_the_helpers(lab):  # noqa: F811
-    guest = lab.guest(*FORGE, "--guest-forge-target", "127.0.0.1:4999")
+    guest = lab.guest(*FORGE, "--guest-forge-target", "127.0.0.1:4999", "--uid-base", UID_BASE)
     for number in range(20):  # after work was done
         guest.ask(f"{number}.test")
         guest.can_connect(guest.gateway, 3000)
@@ -317,10 +306,10 @@ def test_flows_of_a_sandbox_that_is_gone(lab):  # noqa: F811
     with one.net.socket(socket.SOCK_DGRAM) as flow:
         flow.bind((one.address, 5555))
         flow.connect((SERVER, 7))
-        flow.send(b"echo 1")
+        flow.send(b"echo of the first")
         flow.settimeout(5)
-        assert flow.recv(10)
-    (source,) = {came[1] for came in lab.echo.came if came[2] == b"echo 1"} or {None}
+        assert flow.recv(100)
+    (source,) = {came[1] for came in lab.echo.came if came[2] == b"echo of the first"}
     stays = lab.guest()  # so that the gateway stays
     one.end()
     two = lab.guest()

@@ -191,6 +191,8 @@ class DnsServer(Server):
             good = question.answer(flags=0x8380)
         elif label.startswith("big"):
             good = question.answer(*[(A, socket.inet_aton(f"8.8.4.{i}")) for i in range(60)])
+        elif question.name.lower().endswith(".invalid"):
+            good = question.answer(flags=0x8183)
         elif label.startswith("servfail"):
             good = question.answer(flags=0x8182)
         elif label.startswith("wrongid"):

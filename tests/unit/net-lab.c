@@ -21,6 +21,8 @@
 #include "io/child.h"
 #include "sys/netlink.h"
 
+enum { COMMAND_SIZE = 2048 };
+
 void lab_expect(int r, int wanted, const struct err *e)
 {
 	if (r != wanted)
@@ -53,14 +55,11 @@ static int run_in(int netns, const char *command, int output)
 	return r;
 }
 
-[[gnu::format(printf, 3, 0)]] static int read_in(int netns, struct buf *out, const char *format,
-						 va_list arguments)
+static int read_in(int netns, struct buf *out, const char *command)
 {
-	char command[2048];
 	char part[4096];
 	scoped_fd int output = memfd_create("output", MFD_CLOEXEC);
 	assert_true(output >= 0);
-	assert_in_range(vsnprintf(command, sizeof(command), format, arguments), 0, sizeof(command) - 1);
 	int status = run_in(netns, command, output);
 	off_t at = 0;
 	for (ssize_t n; (n = pread(output, part, sizeof(part), at)) > 0; at += n)
@@ -70,22 +69,27 @@ static int run_in(int netns, const char *command, int output)
 
 int lab_read(int netns, struct buf *out, const char *format, ...)
 {
+	char command[COMMAND_SIZE];
 	va_list arguments;
 	va_start(arguments, format);
-	int status = read_in(netns, out, format, arguments);
+	int n = vsnprintf(command, sizeof(command), format, arguments);
 	va_end(arguments);
-	return status;
+	assert_in_range(n, 0, sizeof(command) - 1);
+	return read_in(netns, out, command);
 }
 
 void lab_run(int netns, const char *format, ...)
 {
 	scoped_buf struct buf out = BUF_INIT(1 << 16);
+	char command[COMMAND_SIZE];
 	va_list arguments;
 	va_start(arguments, format);
-	int status = read_in(netns, &out, format, arguments);
+	int n = vsnprintf(command, sizeof(command), format, arguments);
 	va_end(arguments);
+	assert_in_range(n, 0, sizeof(command) - 1);
+	int status = read_in(netns, &out, command);
 	if (status != 0)
-		fail_msg("%s: %d %s", format, status, buf_text(&out));
+		fail_msg("%s: %d %s", command, status, buf_text(&out));
 }
 
 bool lab_shows(int netns, const char *command, const char *text)

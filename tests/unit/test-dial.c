@@ -138,7 +138,7 @@ static void test_udp(void **)
 	for (size_t f = 0; f < COUNT(families); f++) {
 		int before = fds_open();
 		struct dial_targets targets;
-		struct chan_message m;
+		struct chan_message m = {0};
 		int server = listen_at(families[f], SOCK_DGRAM, &targets);
 		assert_int_equal(ask(&targets, 0, MESSAGE_FDS_MAX, DIAL_UDP, &m), 0);
 		assert_int_equal(m.n_fds, MESSAGE_FDS_MAX);
@@ -161,7 +161,7 @@ static void test_ports(void **)
 	enum { ROUNDS = 64, TOTAL = ROUNDS * MESSAGE_FDS_MAX };
 	static uint8_t seen[65536];
 	struct dial_targets targets;
-	struct chan_message m;
+	struct chan_message m = {0};
 	int server = listen_at(AF_INET, SOCK_DGRAM, &targets);
 	uint16_t least = UINT16_MAX;
 	uint16_t most = 0;
@@ -191,7 +191,7 @@ static void test_tcp(void **)
 {
 	int before = fds_open();
 	struct dial_targets targets;
-	struct chan_message m;
+	struct chan_message m = {0};
 	int server = listen_at(AF_INET6, SOCK_STREAM, &targets);
 	assert_int_equal(ask(&targets, 0, 2, DIAL_TCP, &m), 0);
 	assert_int_equal(m.n_fds, 2);

@@ -168,7 +168,7 @@ static void test_statements(void **)
 	commit();
 	assert_set("limited", "\"a\" ct count over 77");
 	assert_set("rate", "\"a\" limit rate over 1000 bytes/second burst 256 kbytes");
-	assert_set("rate", "\"b\" limit rate over 16 gbytes/second burst 1 gbytes");
+	assert_set("rate", "\"b\" limit rate over 16384 mbytes/second burst 1024 mbytes");
 	/* Removed without knowing the limit. */
 	const struct nft_element a = of_link("a");
 	nft_remove(batch, &table, "limited", &a);

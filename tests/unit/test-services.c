@@ -259,6 +259,10 @@ static void make_root(struct lab *l)
 	assert_true(l->root >= 0);
 	assert_int_equal(mkdirat(l->root, "etc", 0755), 0);
 	assert_int_equal(symlinkat("/resolv.conf", l->root, "etc/resolv.conf"), 0);
+	/* A name that only this root directory knows. */
+	scoped_fd int hosts = openat(l->root, "etc/hosts", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+	assert_true(hosts >= 0);
+	assert_int_equal(file_write_all(hosts, "127.0.0.1 target.example\n", 25, NULL), 0);
 	assert_int_equal(symlinkat(self, l->root, "ermite-dns"), 0);
 	assert_int_equal(symlinkat(self, l->root, "ermite-relay"), 0);
 	set_resolver(l, "127.0.0.1");
@@ -412,8 +416,8 @@ static void lab_init(struct lab *l)
 	config_defaults(&l->config);
 	assert_int_equal(config_set(&l->config, "ERMITE_RUNNER_GUEST_FORGE", "1", NULL), 0);
 	assert_int_equal(config_set(&l->config, "ERMITE_RUNNER_URL", "https://forge.example", NULL), 0);
-	assert_int_equal(config_set(&l->config, "ERMITE_RUNNER_GUEST_FORGE_TARGET", "127.0.0.1:8443", NULL),
-			 0);
+	assert_int_equal(
+		config_set(&l->config, "ERMITE_RUNNER_GUEST_FORGE_TARGET", "target.example:8443", NULL), 0);
 	make_root(l);
 	l->gateway_netns = new_netns();
 	l->guest_netns = new_netns();

@@ -75,6 +75,7 @@ static void take_messages(struct connection *c)
 		c->message_ms = NO_DEADLINE;
 	else if (at > 0 || c->message_ms == NO_DEADLINE)
 		c->message_ms = d->now_ms + d->config->message_ms;
+	dns_due(d, c->message_ms);
 }
 
 static void write_out(struct connection *c)
@@ -92,7 +93,7 @@ static void write_out(struct connection *c)
 
 static void read_in(struct connection *c)
 {
-	ssize_t n = read(c->fd, c->in + c->n, sizeof(c->in) - c->n);
+	ssize_t n = read(c->fd, c->in + c->n, FRAME_MAX - c->n);
 	if (n < 0 && errno != EAGAIN && errno != EINTR) {
 		connection_close(c);
 	} else if (n == 0) {
@@ -148,6 +149,7 @@ static void accept_one(struct dns *d, struct connection *c, int fd)
 	c->begun_ns = clock_boot_ns();
 	c->end_ms = d->now_ms + d->config->connection_ms;
 	c->message_ms = NO_DEADLINE;
+	dns_due(d, c->end_ms);
 	c->waiting = c->n = c->out_at = c->out_n = 0;
 	c->stalled = c->ended = false;
 	if (loop_add_fd(d->loop, c->fd, EPOLLIN, connection_ready, c, &c->source, NULL) < 0)
@@ -179,8 +181,10 @@ static int listener_ready(void *data, int fd, uint32_t, struct err *e)
 
 void clients_init(struct dns *d)
 {
-	for (size_t i = 0; i < CONNECTIONS_MAX; i++)
+	for (size_t i = 0; i < CONNECTIONS_MAX; i++) {
 		d->connections[i].fd = -1;
+		d->connections[i].in = d->frames[i];
+	}
 }
 
 int clients_open(struct dns *d, struct err *e)

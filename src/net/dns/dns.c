@@ -24,7 +24,7 @@
 
 /* Full pools, a socket for every question and connection, a message's descriptors, and what it starts with. What may be
  * closed ends at 511. */
-#define FILES_MAX 320
+#define FILES_MAX 480
 
 /* Descriptors 0 to 9 stay what they are: nothing that allows a number may come to mean another socket. Written to are
  * those behind them, which are connected, standard error and the log. A datagram goes to an address of the program's
@@ -140,6 +140,11 @@ static int keeper_ready(void *data, int fd, uint32_t, struct err *e)
 	return dns_settle(d, e);
 }
 
+void dns_due(struct dns *d, uint64_t ms)
+{
+	d->due_ms = ms < d->due_ms ? ms : d->due_ms;
+}
+
 static int timer_fired(void *data, struct err *e)
 {
 	struct dns *d = data;
@@ -148,6 +153,10 @@ static int timer_fired(void *data, struct err *e)
 	questions_expire(d);
 	clients_expire(d);
 	upstream_expire(d);
+	d->due_ms = NO_DEADLINE;
+	dns_due(d, clients_deadline(d));
+	dns_due(d, questions_deadline(d));
+	dns_due(d, upstream_deadline(d));
 	return dns_settle(d, e);
 }
 
@@ -175,28 +184,22 @@ static int prepare(struct dns *d, struct err *e)
 	return loop_add_timer(d->loop, timer_fired, d, &d->timer, e);
 }
 
-static uint64_t earlier(uint64_t a, uint64_t b)
-{
-	return a < b ? a : b;
-}
-
 int dns_settle(struct dns *d, struct err *e)
 {
 	int r = clients_settle(d, e);
 	if (r < 0)
 		return r;
 	/* It is armed anew only for what comes earlier: most questions are answered before it would fire. */
-	uint64_t first = earlier(clients_deadline(d), earlier(questions_deadline(d), upstream_deadline(d)));
-	if (first >= d->armed_ms)
+	if (d->due_ms >= d->armed_ms)
 		return 0;
-	d->armed_ms = first;
-	return loop_arm(d->timer, first > d->now_ms ? first - d->now_ms : 1, e);
+	d->armed_ms = d->due_ms;
+	return loop_arm(d->timer, d->due_ms > d->now_ms ? d->due_ms - d->now_ms : 1, e);
 }
 
 static int serve(struct dns *d, struct err *e)
 {
 	d->now_ms = clock_boot_ms();
-	d->armed_ms = NO_DEADLINE;
+	d->armed_ms = d->due_ms = NO_DEADLINE;
 	int r = loop_add_fd(d->loop, DNS_FD_CHANNEL, EPOLLIN, keeper_ready, d, &d->channel_source, e);
 	if (r == 0 && d->config->log)
 		r = loop_add_fd(d->loop, DNS_FD_REFUSED, EPOLLIN, log_refused, d, &d->refused_source, e);

@@ -196,6 +196,7 @@ static void begin(struct dns *d, struct question *q, const struct waiter *w)
 	q->query = w->query;
 	q->begun_ms = d->now_ms;
 	q->end_ms = d->now_ms + d->config->question_ms;
+	dns_due(d, q->end_ms);
 	d->counts->forwarded++;
 	ask_first(q);
 }

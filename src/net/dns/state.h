@@ -55,8 +55,8 @@ struct connection {
 	bool stalled;        /* a whole message waits for room in the tables */
 	bool ended;          /* the client sends no more */
 	uint32_t n;          /* bytes in in */
-	uint8_t in[FRAME_MAX];
-	uint8_t *out; /* owned, CONNECTION_OUT bytes; NULL while nothing waits */
+	uint8_t *in;         /* FRAME_MAX bytes of the table */
+	uint8_t *out;        /* owned, CONNECTION_OUT bytes; NULL while nothing waits */
 	uint32_t out_at, out_n;
 };
 
@@ -103,7 +103,7 @@ struct pool {
 	int fds[POOL_MAX]; /* owned; fds[0 .. n) */
 	uint32_t n;
 	uint32_t wanted;
-	bool dialled;     /* the keeper was asked for more */
+	uint32_t dialled; /* messages full of them that the keeper was asked for */
 	uint64_t idle_ms; /* what is more than POOL_IDLE goes then */
 };
 
@@ -124,6 +124,7 @@ struct dns {
 	struct loop *loop;
 	struct source *udp_source, *tcp_source, *channel_source, *refused_source, *timer;
 	uint64_t now_ms;   /* when the callback began */
+	uint64_t due_ms;   /* nothing is late before */
 	uint64_t armed_ms; /* when the timer fires */
 
 	uint32_t n_resolvers, generation;
@@ -144,6 +145,7 @@ struct dns {
 	struct iovec batch_parts[BATCH_MAX];
 	struct sockaddr_in batch_from[BATCH_MAX];
 	uint8_t batch_bytes[BATCH_MAX][DATAGRAM_MAX];
+	uint8_t frames[CONNECTIONS_MAX][FRAME_MAX];
 	uint8_t received[DNS_MESSAGE_MAX]; /* from upstream over UDP, or from the log of packets */
 	uint8_t sent[FRAME_MAX];           /* on its way to a client: two bytes of length, then the message */
 };
@@ -157,6 +159,9 @@ struct dns {
 /* What follows from any event: stalled connections go on, connections are accepted or not, the timer is armed for what
  * comes first. Returns 0 or a negative errno. */
 [[nodiscard]] int dns_settle(struct dns *d, struct err *e);
+
+/* Something is late at this time, so that the timer fires then, or earlier. */
+void dns_due(struct dns *d, uint64_t ms);
 
 /* clients.c */
 

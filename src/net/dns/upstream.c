@@ -27,14 +27,13 @@ static bool dial(uint32_t resolver, uint32_t count, enum dial_kind kind)
 	return chan_send(DNS_FD_CHANNEL, &m, NULL) == 0;
 }
 
-/* Has a pool filled up again when half of what it should hold is gone. */
+/* Asks for a message full of sockets as long as there is room for one more. */
 static void refill(struct dns *d, uint32_t resolver)
 {
 	struct pool *p = &d->pools[resolver];
-	uint32_t missing = p->wanted > p->n ? p->wanted - p->n : 0;
-	if (p->dialled || missing == 0 || missing < p->wanted / 2)
-		return;
-	p->dialled = dial(resolver, missing < MESSAGE_FDS_MAX ? missing : MESSAGE_FDS_MAX, DIAL_UDP);
+	while (p->n + (p->dialled + 1) * MESSAGE_FDS_MAX <= p->wanted &&
+	       dial(resolver, MESSAGE_FDS_MAX, DIAL_UDP))
+		p->dialled++;
 }
 
 static void drop_pools(struct dns *d)
@@ -116,6 +115,7 @@ void upstream_ask_udp(struct question *q)
 	q->try_ms = d->now_ms + d->config->udp_ms;
 	q->state = QUESTION_WANTS_UDP;
 	p->idle_ms = d->now_ms + POOL_IDLE_MS;
+	dns_due(d, q->try_ms);
 	int fd = p->n > 0 ? p->fds[--p->n] : -1;
 	if (fd < 0 && p->wanted < POOL_MAX)
 		p->wanted *= 2;
@@ -180,6 +180,7 @@ void upstream_ask_tcp(struct question *q)
 	struct dns *d = q->dns;
 	bool last = q->resolver + 1 >= d->n_resolvers;
 	q->try_ms = last ? q->end_ms : d->now_ms + d->config->tcp_ms;
+	dns_due(d, q->try_ms);
 	q->state = QUESTION_WANTS_TCP;
 	if (d->tcp_dialled < TCP_DIALS_MAX && dial(q->resolver, 1, DIAL_TCP))
 		d->tcp_dialled++;
@@ -230,8 +231,8 @@ static void take_tcp(struct dns *d, uint32_t resolver, struct chan_message *m)
 void upstream_sockets(struct dns *d, struct chan_message *m)
 {
 	bool useful = m->id < d->n_resolvers && m->a == d->generation;
-	if (m->b == DIAL_UDP && m->id < DIAL_TARGETS_MAX)
-		d->pools[m->id].dialled = false;
+	if (m->b == DIAL_UDP && m->id < DIAL_TARGETS_MAX && d->pools[m->id].dialled > 0)
+		d->pools[m->id].dialled--;
 	if (m->b == DIAL_TCP && d->tcp_dialled > 0)
 		d->tcp_dialled--;
 	if (useful && m->b == DIAL_UDP)

@@ -66,34 +66,54 @@ static bool is_empty(const struct flow *f)
 	return f->at == f->end;
 }
 
-/* Moves bytes until one side has none or takes none. Returns 0, or -EIO when one of them is broken. */
+/* The three steps return 1, 0 when the socket has none or takes none for now, or -EIO when it is broken. */
+static int blocked(void)
+{
+	return errno == EAGAIN || errno == EINTR ? 0 : -EIO;
+}
+
+static int fill(struct flow *f, int source)
+{
+	ssize_t n = read(source, f->bytes, sizeof(f->bytes));
+	if (n < 0)
+		return blocked();
+	f->at = 0;
+	f->end = (uint32_t)n;
+	f->ended = n == 0;
+	return 1;
+}
+
+static int drain(struct flow *f, int sink)
+{
+	ssize_t n = write(sink, f->bytes + f->at, f->end - f->at);
+	if (n < 0)
+		return blocked();
+	f->at += (uint32_t)n;
+	return 1;
+}
+
+static int pass_end(struct flow *f, int sink)
+{
+	f->passed_on = true;
+	return shutdown(sink, SHUT_WR) < 0 ? -EIO : 1;
+}
+
+/* Moves bytes until one side has none or takes none. Returns 0 or 1, or -EIO when one of them is broken. */
 static int move(struct connection *c, enum side_name from)
 {
 	struct flow *f = &c->flows[from];
 	int source = c->sides[from].fd;
 	int sink = c->sides[from == SIDE_GUEST ? SIDE_TARGET : SIDE_GUEST].fd;
-	for (int i = 0; i < ROUNDS_MAX && !f->passed_on; i++) {
-		if (is_empty(f) && !f->ended) {
-			ssize_t n = read(source, f->bytes, sizeof(f->bytes));
-			if (n < 0)
-				return errno == EAGAIN || errno == EINTR ? 0 : -EIO;
-			f->at = 0;
-			f->end = (uint32_t)n;
-			f->ended = n == 0;
-		}
-		if (!is_empty(f)) {
-			ssize_t n = write(sink, f->bytes + f->at, f->end - f->at);
-			if (n < 0)
-				return errno == EAGAIN || errno == EINTR ? 0 : -EIO;
-			f->at += (uint32_t)n;
-		}
-		if (is_empty(f) && f->ended) {
-			if (shutdown(sink, SHUT_WR) < 0)
-				return -EIO;
-			f->passed_on = true;
-		}
+	int r = 1;
+	for (int i = 0; r > 0 && i < ROUNDS_MAX && !f->passed_on; i++) {
+		if (is_empty(f) && !f->ended)
+			r = fill(f, source);
+		if (r > 0 && !is_empty(f))
+			r = drain(f, sink);
+		if (r > 0 && is_empty(f) && f->ended)
+			r = pass_end(f, sink);
 	}
-	return 0;
+	return r;
 }
 
 static int side_ready(void *data, int fd, uint32_t events, struct err *e);

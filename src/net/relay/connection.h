@@ -60,7 +60,8 @@ struct connection {
 /* Sets up a row of zeroes, once. Returns 0 or a negative errno. */
 [[nodiscard]] int connection_init(struct connection *c, const struct connection_owner *owner, struct err *e);
 
-/* Begins with a sandbox's connection; takes guest. Waits then for connection_dialled(). Returns 0 or a negative errno. */
+/* Begins with a sandbox's connection; takes guest. It waits then for connection_dialled(). Returns 0 or a
+ * negative errno. */
 [[nodiscard]] int connection_begin(struct connection *c, int guest, struct err *e);
 
 /* Goes on with a socket that is connecting to the target; takes it. -1, there is none, breaks the connection. Returns 0

@@ -42,8 +42,8 @@ struct relay {
 
 /* The sockets to the target are of the host's network namespace. One that has failed could be connected anew, to
  * whatever the host reaches, by a datagram call with an address and MSG_FASTOPEN: so there is none but sendmsg() with
- * exactly the flag that the channel needs. Of options only SO_LINGER can be set, which is how a connection is reset (the
- * number is the name's; under the levels of IP and TCP it has a harmless one). */
+ * exactly the flag that the channel needs. Of options only SO_LINGER can be set, which is how a connection is reset;
+ * its number is TCP_CONGESTION and IP_RECVTOS under other levels, which do no harm. */
 static const struct isolate_rule rules[] = {
 	{SCMP_SYS(sendmsg), 2, UINT32_MAX, MSG_NOSIGNAL},
 	{SCMP_SYS(setsockopt), 2, UINT32_MAX, SO_LINGER},
@@ -216,6 +216,7 @@ int relay_run(void)
 {
 	struct err e = ERR_INIT;
 	struct relay r = {0};
+	relay_config_init(&r.config);
 	int result = run(&r, &e);
 	if (result < 0)
 		log_error("%s", e.msg);

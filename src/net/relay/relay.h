@@ -3,8 +3,8 @@
  *
  * Unprivileged (guard/isolate.h). It accepts on a socket that the keeper opened on the gateway's address in the gateway
  * namespace, and gets a socket to the target for each connection from the keeper (net/dial.h): it cannot reach anything
- * else, whatever the bytes say. It does not look at them. What one side ends is ended for the other, each way by itself;
- * when one side breaks, so does the other, or half of something would be taken for all of it.
+ * else, whatever the bytes say. It does not look at them. What one side ends is ended for the other, each way by
+ * itself; when one side breaks, so does the other, or half of something would be taken for all of it.
  */
 #ifndef ERMITE_NET_RELAY_RELAY_H
 #define ERMITE_NET_RELAY_RELAY_H
