@@ -21,6 +21,7 @@
 #include "keeper/network.h"
 #include "keeper/state.h"
 #include "keeper/tell.h"
+#include "keeper/watchdog.h"
 #include "resource/resource.h"
 #include "spec/message.h"
 #include "sys/oomlog.h"
@@ -32,7 +33,12 @@ enum {
 	KILL_MS = 10000,    /* from KILL to the job's end: output of stragglers may take half of it */
 	DEATH_MS = 1000,    /* from the end of the stream to the end of the sandbox that explains it */
 	WATCH_MS = 500,     /* between two looks at the disk */
-	ORPHANS_MS = 1000,  /* for killed processes whose parent died first, the container's init for one */
+	PREPARE_MS = 60000, /* each step of making the sandbox */
+	LEFTOVERS_MS = 300000,
+	TAKE_DOWN_MS = 120000,
+	SERVE_MS = 60000, /* one event */
+	HEARTBEAT_MS = 15000,
+	ORPHANS_MS = 1000, /* for killed processes whose parent died first, the container's init for one */
 };
 
 /* One keeper a process; everything it holds. */
@@ -46,8 +52,8 @@ struct keeper {
 	const struct isolation_ops *ops;
 	struct child conduit;
 	struct loop *loop;
-	struct source *deadline, *job_timer, *watch, *client_source, *conduit_source, *gone_source,
-		*weaker_source, *door_source, *death_timer, *signals;
+	struct source *heartbeat, *deadline, *job_timer, *watch, *client_source, *conduit_source,
+		*gone_source, *weaker_source, *door_source, *death_timer, *signals;
 	int client;  /* borrowed; -1 when it is gone */
 	int log;     /* borrowed: where the network log goes */
 	int channel; /* to the conduit */
@@ -478,6 +484,13 @@ static int on_watch(void *data, struct err *e)
 	return k->phase == PHASE_RUN ? loop_arm(k->watch, WATCH_MS, e) : 0;
 }
 
+static int on_heartbeat(void *data, struct err *e)
+{
+	const struct keeper *k = data;
+	watchdog_step("serving the sandbox", SERVE_MS);
+	return loop_arm(k->heartbeat, HEARTBEAT_MS, e);
+}
+
 /* The stream ended, and the sandbox did not within the time that an end of its own takes. */
 static int on_death(void *data, struct err *e)
 {
@@ -530,7 +543,9 @@ static int watch_everything(struct keeper *k, struct err *e)
 	(void)sigaddset(&set, SIGTERM);
 	(void)sigaddset(&set, SIGINT);
 	(void)sigaddset(&set, SIGHUP);
-	int r = loop_add_timer(k->loop, on_deadline, k, &k->deadline, e);
+	int r = loop_add_timer(k->loop, on_heartbeat, k, &k->heartbeat, e);
+	if (r == 0)
+		r = loop_add_timer(k->loop, on_deadline, k, &k->deadline, e);
 	if (r == 0)
 		r = loop_add_timer(k->loop, on_job_timeout, k, &k->job_timer, e);
 	if (r == 0)
@@ -569,6 +584,7 @@ static int settle_ready(struct keeper *k, struct err *e)
 static int make_resources(struct keeper *k, struct err *e)
 {
 	scoped_buf struct buf notes = BUF_INIT(8192);
+	watchdog_step("making the resources", PREPARE_MS);
 	k->sandbox.notes = &notes;
 	int r = resources_make(&k->sandbox, k->ops->resources, e);
 	k->sandbox.notes = NULL;
@@ -578,6 +594,7 @@ static int make_resources(struct keeper *k, struct err *e)
 
 static int make(struct keeper *k, struct err *e)
 {
+	watchdog_step("preparing the sandbox", PREPARE_MS);
 	int r = k->ops->prepare(&k->sandbox, &k->isolated, &k->view, e);
 	/* No path is relative from here on, and the directory that the user stood in is not kept busy. */
 	if (r == 0 && chdir("/") < 0)
@@ -588,6 +605,7 @@ static int make(struct keeper *k, struct err *e)
 		r = keeper_start_conduit(&k->sandbox, &k->view, &k->conduit, &k->channel, e);
 	if (r == 0)
 		r = make_resources(k, e);
+	watchdog_step("booting the sandbox", PREPARE_MS);
 	if (r == 0)
 		r = network_start(&k->sandbox, k->loop, &k->client, k->spec.network_log ? k->log : -1,
 				  &k->network, e);
@@ -623,7 +641,9 @@ static void live(struct keeper *k)
 		return;
 	}
 	enter_phase(k, PHASE_BOOT);
-	r = loop_run(k->loop, &e);
+	r = on_heartbeat(k, &e);
+	if (r == 0)
+		r = loop_run(k->loop, &e);
 	if (r < 0 && k->result.reason == END_NONE)
 		judge_set(&k->result, END_RUNNER_FAILED, "%s", e.msg);
 }
@@ -633,6 +653,7 @@ static void live(struct keeper *k)
 static int take_down(struct keeper *k, struct err *e)
 {
 	enter_phase(k, PHASE_TAKE_DOWN);
+	watchdog_step("taking the sandbox down", TAKE_DOWN_MS);
 	network_use(k->network, &k->result.network);
 	network_end(k->network);
 	k->network = NULL;
@@ -696,6 +717,7 @@ static int begin(struct keeper *k, struct err *e)
 {
 	const char *names[RECORD_RESOURCES_MAX] = {NULL};
 	scoped_buf struct buf left = BUF_INIT(16384);
+	watchdog_step("taking down what others left", LEFTOVERS_MS);
 	int r = record_open_store(k->spec.config.state_dir, &k->sandbox.store_fd, e);
 	if (r == 0)
 		r = resources_reap(k->sandbox.store_fd, &k->host, &left, e);
@@ -729,6 +751,8 @@ static int run(struct keeper *k, struct err *e)
 	int r = child_adopt_orphans(e);
 	if (r == 0)
 		r = host_open(&k->host, e);
+	if (r == 0)
+		r = watchdog_start(e);
 	if (r == 0)
 		r = begin(k, e);
 	if (r < 0)

@@ -53,15 +53,21 @@ int record_open_store(const char *state_dir, int *ret_fd, struct err *e)
 	int n = snprintf(path, sizeof(path), "%s/sandboxes", state_dir);
 	if (n < 0 || (size_t)n >= sizeof(path))
 		return err_set(e, -ENAMETOOLONG, "state directory %s", state_dir);
+	scoped_fd int fd = -1;
 	int r = check_owners(state_dir, e);
-	if (r < 0)
-		return err_ctx(e, r, "state directory %s", state_dir);
-	r = file_make_dirs(state_dir, 0700, e);
+	if (r == 0)
+		r = file_make_dirs(state_dir, 0700, e);
 	if (r == 0)
 		r = file_make_dirs(path, 0700, e);
 	if (r == 0)
-		r = file_open_owned(path, ret_fd, e);
-	return r < 0 ? err_ctx(e, r, "state directory") : 0;
+		r = file_open_owned(path, &fd, e);
+	/* Locks say who owns what, and disks are attached to loop devices. */
+	if (r == 0)
+		r = file_check_local(fd, path, e);
+	if (r < 0)
+		return err_ctx(e, r, "state directory %s", state_dir);
+	*ret_fd = fd_steal(&fd);
+	return 0;
 }
 
 static int lock(int fd, int how)
@@ -143,10 +149,20 @@ static bool read_keeper(struct record_info *i, const char *value)
 	return read_process_into(&i->keeper, value);
 }
 
+/* A name that is there already is that of a helper that ended and was started anew. */
 static bool read_process(struct record_info *i, const char *value)
 {
-	return i->n_processes < RECORD_PROCESSES_MAX &&
-	       read_process_into(&i->processes[i->n_processes], value) && ++i->n_processes;
+	struct record_process p;
+	unsigned at = 0;
+	if (!read_process_into(&p, value))
+		return false;
+	while (at < i->n_processes && strcmp(i->processes[at].name, p.name) != 0)
+		at++;
+	if (at == RECORD_PROCESSES_MAX)
+		return false;
+	i->processes[at] = p;
+	i->n_processes += at == i->n_processes;
+	return true;
 }
 
 static bool read_resource(struct record_info *i, const char *value)
@@ -161,11 +177,22 @@ static bool read_state(struct record_info *i, const char *value)
 }
 
 /* Any text, for display: control bytes were replaced when it was written. */
+static void copy_text(char *to, size_t size, const char *from)
+{
+	size_t n = strnlen(from, size - 1);
+	memcpy(to, from, n);
+	to[n] = '\0';
+}
+
 static bool read_job(struct record_info *i, const char *value)
 {
-	size_t n = strnlen(value, sizeof(i->job_id) - 1);
-	memcpy(i->job_id, value, n);
-	i->job_id[n] = '\0';
+	copy_text(i->job_id, sizeof(i->job_id), value);
+	return true;
+}
+
+static bool read_left(struct record_info *i, const char *value)
+{
+	copy_text(i->left, sizeof(i->left), value);
 	return true;
 }
 
@@ -176,6 +203,7 @@ static const struct {
 	{"boot ", read_boot},         {"isolation ", read_isolation}, {"slot ", read_slot},
 	{"created ", read_created},   {"keeper ", read_keeper},       {"process ", read_process},
 	{"resource ", read_resource}, {"state ", read_state},         {"job ", read_job},
+	{"left ", read_left},
 };
 
 static bool read_line(struct record_info *i, const char *line)
@@ -188,9 +216,8 @@ static bool read_line(struct record_info *i, const char *line)
 	return true; /* a later version's fact */
 }
 
-/* Whole lines only. True when the head, the boot and the slot are there; whether the slot is, also when what comes
- * behind it cannot be read. */
-static bool read_text(struct record_info *i, char *text, bool *ret_has_slot)
+/* Whole lines only. True when the head, the boot and the slot are there. */
+static bool read_text(struct record_info *i, char *text)
 {
 	char *end = strrchr(text, '\n');
 	char *save = NULL;
@@ -203,35 +230,41 @@ static bool read_text(struct record_info *i, char *text, bool *ret_has_slot)
 	for (line = strtok_r(NULL, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
 		if (!read_line(i, line))
 			return false;
-		*ret_has_slot = *ret_has_slot || strncmp(line, "slot ", 5) == 0;
+		i->has_slot = i->has_slot || strncmp(line, "slot ", 5) == 0;
 	}
-	return *ret_has_slot && i->boot_id[0];
+	return i->has_slot && i->boot_id[0];
 }
 
-/* Returns whether the slot is known, which it can be in a record that is not readable otherwise. */
-static bool read_record(int dir_fd, const char *id, struct record_info *ret)
+/* True for what goes on only with more descriptors or memory, and says nothing about a file. */
+static bool is_want(int code)
 {
-	bool has_slot = false;
+	return code == -EMFILE || code == -ENFILE || code == -ENOMEM;
+}
+
+/* Returns 0, whatever is in the record, or a negative errno when it could not be looked at: then nobody may believe
+ * that it names no slot. */
+static int read_record(int dir_fd, const char *id, struct record_info *ret, struct err *e)
+{
 	*ret = (struct record_info){0};
 	memcpy(ret->id, id, ID_SIZE);
 	scoped_fd int fd = -1;
 	scoped_free char *text = malloc(RECORD_FILE_MAX + 1);
-	if (!text || file_open_beneath(dir_fd, RECORD_FILE, O_RDONLY, 0, &fd, NULL) < 0)
-		return false;
-	ssize_t n = file_read_all(fd, text, RECORD_FILE_MAX, NULL);
+	if (!text)
+		return err_set(e, -ENOMEM, "record of sandbox %s: out of memory", id);
+	int code = file_open_beneath(dir_fd, RECORD_FILE, O_RDONLY, 0, &fd, e);
+	if (is_want(code))
+		return err_ctx(e, code, "sandbox %s", id);
+	ssize_t n = code < 0 ? 0 : file_read_all(fd, text, RECORD_FILE_MAX, NULL);
 	if (n <= 0)
-		return false;
+		return 0;
 	text[n] = '\0';
-	ret->readable = read_text(ret, text, &has_slot);
-	return has_slot;
+	ret->readable = read_text(ret, text);
+	return 0;
 }
 
 /* --- the store ----------------------------------------------------------------------------------------------- */
 
-typedef int visit_fn(void *data, int store_fd, int dir_fd, const char *id, struct err *e);
-
-/* Calls fn for every directory of the store that has a valid id, with a descriptor that it may keep by dup. */
-static int visit(int store_fd, visit_fn *fn, void *data, struct err *e)
+int record_each(int store_fd, record_each_fn *fn, void *data, struct err *e)
 {
 	scoped_fd int again = openat(store_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	scoped_dir DIR *d = again < 0 ? NULL : fdopendir(again);
@@ -243,9 +276,11 @@ static int visit(int store_fd, visit_fn *fn, void *data, struct err *e)
 			continue;
 		scoped_fd int dir =
 			openat(store_fd, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		if (dir < 0 && is_want(-errno))
+			return err_sys(e, "open the directory of sandbox %s", entry->d_name);
 		if (dir < 0)
 			continue; /* removed meanwhile, or no directory */
-		int r = fn(data, store_fd, dir, entry->d_name, e);
+		int r = fn(data, dir, entry->d_name, e);
 		if (r < 0)
 			return r;
 	}
@@ -257,7 +292,7 @@ struct listing {
 	size_t n, cap;
 };
 
-static int list_one(void *data, int, int dir_fd, const char *id, struct err *e)
+static int list_one(void *data, int dir_fd, const char *id, struct err *e)
 {
 	struct listing *l = data;
 	if (l->n == l->cap) {
@@ -269,7 +304,9 @@ static int list_one(void *data, int, int dir_fd, const char *id, struct err *e)
 		l->cap = cap;
 	}
 	struct record_info *i = &l->infos[l->n];
-	(void)read_record(dir_fd, id, i);
+	int r = read_record(dir_fd, id, i, e);
+	if (r < 0)
+		return r;
 	i->held = lock(dir_fd, LOCK_SH | LOCK_NB) == -EWOULDBLOCK;
 	l->n++;
 	return 0;
@@ -288,7 +325,7 @@ int record_list(int store_fd, struct record_info **ret, size_t *ret_n, struct er
 	/* A shared lock that we hold for a moment must not look like a keeper to one who allocates. */
 	int r = lock(store_fd, LOCK_EX);
 	if (r == 0)
-		r = visit(store_fd, list_one, &l, e);
+		r = record_each(store_fd, list_one, &l, e);
 	(void)lock(store_fd, LOCK_UN);
 	if (r < 0) {
 		free(l.infos);
@@ -308,21 +345,22 @@ struct count {
 	uint32_t n;
 };
 
-static int count_one(void *data, int, int dir_fd, const char *id, struct err *)
+static int count_one(void *data, int dir_fd, const char *id, struct err *e)
 {
 	struct count *c = data;
 	struct record_info i;
-	if (read_record(dir_fd, id, &i))
+	int r = read_record(dir_fd, id, &i, e);
+	if (i.has_slot)
 		slots_mark(&c->slots, i.slot);
 	c->n++;
-	return 0;
+	return r;
 }
 
 /* One line of display text, whatever the caller's text holds. */
-static void add_job(struct buf *b, const char *job)
+static void add_text(struct buf *b, const char *key, const char *text)
 {
-	buf_str(b, "job ");
-	for (const char *p = job; *p; p++) {
+	buf_str(b, key);
+	for (const char *p = text; *p; p++) {
 		char c = (unsigned char)*p < 0x20 || *p == 0x7f ? '?' : *p;
 		buf_add(b, &c, 1);
 	}
@@ -345,7 +383,7 @@ static int write_first(struct record *r, const struct sandbox_spec *spec, const 
 	buf_fmt(&b, RECORD_HEAD "\nboot %s\nisolation %s\nslot %u\ncreated %llu\nkeeper keeper %d %llu\n",
 		i->boot_id, isolation_name(i->isolation), i->slot, (unsigned long long)i->created_s,
 		i->keeper.pid, (unsigned long long)i->keeper.start_time);
-	add_job(&b, spec->job_id);
+	add_text(&b, "job ", spec->job_id);
 	for (; *resources; resources++) {
 		buf_fmt(&b, "resource %s\n", *resources);
 		if (!read_resource(i, *resources))
@@ -360,11 +398,14 @@ static int write_first(struct record *r, const struct sandbox_spec *spec, const 
 		code = file_write_all(r->file_fd, b.p, b.n, e);
 	if (code < 0)
 		return code;
+	/* What comes later must find room, however full the disk is by then. Not every file system can promise that. */
+	(void)fallocate(r->file_fd, FALLOC_FL_KEEP_SIZE, 0, RECORD_FILE_MAX);
 	/* One sync: file systems with a journal write the new names with the new file. Should a power cut lose the
 	 * record all the same, the directory's name is enough to remove what is in it; nothing else outlives that. */
 	if (fsync(r->file_fd) < 0)
 		return err_sys(e, "sync the record");
 	i->readable = true;
+	i->has_slot = true;
 	return 0;
 }
 
@@ -372,7 +413,7 @@ static int make_locked(struct record *r, const struct sandbox_spec *spec, const 
 		       struct err *e)
 {
 	struct count c = {0};
-	int code = visit(r->store_fd, count_one, &c, e);
+	int code = record_each(r->store_fd, count_one, &c, e);
 	if (code < 0)
 		return code;
 	/* One whose slot cannot be read keeps a place too, though nobody knows which. */
@@ -438,7 +479,7 @@ struct orphans {
 	size_t n;
 };
 
-static int find_orphan(void *data, int, int dir_fd, const char *id, struct err *)
+static int find_orphan(void *data, int dir_fd, const char *id, struct err *)
 {
 	struct orphans *o = data;
 	if (o->n < SLOTS_MAX && lock(dir_fd, LOCK_EX | LOCK_NB) == 0)
@@ -446,18 +487,38 @@ static int find_orphan(void *data, int, int dir_fd, const char *id, struct err *
 	return 0;
 }
 
-/* Locks a record for good if it is still without a keeper. Returns 0, or 1 when it is gone or held again. */
-static int take_over(int store_fd, const char *id, struct record **ret)
+/* Locks a record for good if it is still without a keeper. Returns 0, 1 when it is gone or held again, or a negative
+ * errno. */
+static int take_over_locked(struct record *r, const char *id, struct err *e)
+{
+	int code = file_open_beneath(r->store_fd, id, O_RDONLY | O_DIRECTORY, 0, &r->dir_fd, e);
+	if (is_want(code))
+		return code;
+	if (code < 0 || lock(r->dir_fd, LOCK_EX | LOCK_NB) < 0)
+		return 1;
+	code = read_record(r->dir_fd, id, &r->info, e);
+	if (code < 0)
+		return code;
+	code = file_open_beneath(r->dir_fd, RECORD_FILE, O_WRONLY | O_APPEND, 0, &r->file_fd, e);
+	return is_want(code) ? code : 0;
+}
+
+/* Whoever lists records holds their locks for an instant, with the store locked: that must not look like a keeper. */
+static int take_over(int store_fd, const char *id, struct record **ret, struct err *e)
 {
 	struct record *r = record_new(store_fd);
 	if (!r)
-		return 1;
-	if (file_open_beneath(store_fd, id, O_RDONLY | O_DIRECTORY, 0, &r->dir_fd, NULL) < 0 ||
-	    lock(r->dir_fd, LOCK_EX | LOCK_NB) < 0) {
+		return err_sys(e, "take over sandbox %s", id);
+	int code = lock(store_fd, LOCK_EX);
+	if (code < 0)
+		code = err_code(e, code, "lock the store of sandboxes");
+	else
+		code = take_over_locked(r, id, e);
+	(void)lock(store_fd, LOCK_UN);
+	if (code != 0) {
 		record_free(r);
-		return 1;
+		return code < 0 ? err_ctx(e, code, "take over sandbox %s", id) : code;
 	}
-	(void)read_record(r->dir_fd, id, &r->info);
 	*ret = r;
 	return 0;
 }
@@ -469,19 +530,31 @@ int record_for_orphans(int store_fd, record_orphan_fn *fn, void *data, struct er
 		return err_set(e, -ENOMEM, "look for orphans: out of memory");
 	int code = lock(store_fd, LOCK_EX);
 	if (code == 0)
-		code = visit(store_fd, find_orphan, o, e);
+		code = record_each(store_fd, find_orphan, o, e);
 	(void)lock(store_fd, LOCK_UN);
-	int stayed = 0;
 	for (size_t i = 0; code == 0 && i < o->n; i++) {
 		struct record *r = NULL;
-		if (take_over(store_fd, o->ids[i], &r) != 0)
-			continue;
-		if (fn(data, r, e) == 0 && record_remove(&r, e) == 0)
-			continue;
-		record_free(r);
-		stayed++;
+		code = take_over(store_fd, o->ids[i], &r, e);
+		if (code == 0)
+			fn(data, r);
+		else if (code > 0)
+			code = 0;
 	}
-	return code < 0 ? code : stayed;
+	return code;
+}
+
+/* Appends a line in whole or not at all: half of one would spoil the record. */
+static int append(struct record *r, const char *line, size_t n, struct err *e)
+{
+	struct stat st;
+	if (fstat(r->file_fd, &st) < 0)
+		return err_sys(e, "look at the record");
+	if (st.st_size + (off_t)n > RECORD_FILE_MAX)
+		return err_set(e, -EFBIG, "the record is full");
+	int code = file_write_all(r->file_fd, line, n, e);
+	if (code < 0 && ftruncate(r->file_fd, st.st_size) < 0)
+		return err_ctx(e, code, "the record is torn");
+	return code;
 }
 
 int record_add_process(struct record *r, const char *name, pid_t pid, struct err *e)
@@ -496,7 +569,7 @@ int record_add_process(struct record *r, const char *name, pid_t pid, struct err
 	if (n < 0 || (size_t)n >= sizeof(line) - 1 || !read_line(&r->info, line))
 		return err_set(e, -EINVAL, "process %s in a record", name);
 	line[n++] = '\n';
-	return file_write_all(r->file_fd, line, (size_t)n, e);
+	return append(r, line, (size_t)n, e);
 }
 
 void record_set_state(struct record *r, const char *state)
@@ -504,7 +577,20 @@ void record_set_state(struct record *r, const char *state)
 	char line[RECORD_NAME_MAX + 16];
 	int n = snprintf(line, sizeof(line), "state %s\n", state);
 	if (n > 0 && (size_t)n < sizeof(line))
-		(void)file_write_all(r->file_fd, line, (size_t)n, NULL);
+		(void)!append(r, line, (size_t)n, NULL);
+}
+
+void record_set_left(struct record *r, const char *reason)
+{
+	char text[RECORD_LEFT_MAX];
+	scoped_buf struct buf line = BUF_INIT(RECORD_LEFT_MAX + 16);
+	copy_text(text, sizeof(text), reason);
+	add_text(&line, "left ", text);
+	/* Each reap finds the same again. */
+	if (strcmp(text, r->info.left) == 0 || buf_check(&line) < 0)
+		return;
+	(void)!append(r, buf_text(&line), line.n, NULL);
+	memcpy(r->info.left, text, sizeof(text));
 }
 
 const struct record_info *record_info(const struct record *r)

@@ -23,6 +23,7 @@
 #define RECORD_RESOURCES_MAX 16
 #define RECORD_PROCESSES_MAX 8
 #define RECORD_NAME_MAX      24
+#define RECORD_LEFT_MAX      256
 
 struct record_process {
 	char name[RECORD_NAME_MAX];
@@ -36,6 +37,7 @@ struct record_info {
 	char boot_id[37];
 	char job_id[JOB_ID_MAX];
 	char state[RECORD_NAME_MAX]; /* the keeper's last state, "creating" … */
+	char left[RECORD_LEFT_MAX];  /* why it could not be taken down when that was last tried, or empty */
 	enum isolation isolation;
 	uint32_t slot;
 	uint64_t created_s; /* wall clock */
@@ -45,14 +47,16 @@ struct record_info {
 	char resources[RECORD_RESOURCES_MAX][RECORD_NAME_MAX]; /* in the order of making */
 	unsigned n_resources;
 	bool held;     /* a keeper (or whoever takes it down) holds the lock */
-	bool readable; /* false: torn or foreign; then only id and held count */
+	bool readable; /* false: torn or foreign; then only id, held and has_slot count */
+	bool has_slot; /* the slot is known, as it can be of a torn one */
 };
 
 /* A record whose lock this process holds. */
 struct record;
 
 /* Opens <state>/sandboxes, made with its parents when missing (mode 0700 for both). Returns 0 and a descriptor;
- * -EPERM when the state directory or one above it does not belong to root or can be written by others. */
+ * -EPERM when the state directory or one above it does not belong to root or can be written by others, -ENOTSUP when
+ * its file system is not this host's own. */
 [[nodiscard]] int record_open_store(const char *state_dir, int *ret_fd, struct err *e);
 
 /* Makes a new record with a fresh id, the lowest free slot below the capacity and the names of the resources that
@@ -60,20 +64,28 @@ struct record;
 [[nodiscard]] int record_create(int store_fd, const struct sandbox_spec *spec, const char *const *resources,
 				struct record **ret, struct err *e);
 
-/* Takes over every record whose lock is free, one after the other: calls fn with it, which takes the sandbox down.
- * fn returns 0 when nothing is left, and the directory goes; else it stays with its slot. Returns the number of
- * records that stayed, or a negative errno. */
-typedef int record_orphan_fn(void *data, struct record *r, struct err *e);
+/* Takes over every record whose lock is free, one after the other: calls fn with it, which owns it from then on.
+ * Returns 0 or a negative errno. */
+typedef void record_orphan_fn(void *data, struct record *r);
 [[nodiscard]] int record_for_orphans(int store_fd, record_orphan_fn *fn, void *data, struct err *e);
 
 /* Reads all records in the order of their slots. Returns 0 and *ret_n entries in *ret (caller frees). */
 [[nodiscard]] int record_list(int store_fd, struct record_info **ret, size_t *ret_n, struct err *e);
 
-/* Appends that a process is part of the sandbox. Not synced: processes do not outlive the machine. */
+/* Calls fn for every directory of the store that has a valid id; dir_fd is borrowed. Ends with the first negative
+ * errno that fn returns. Returns 0 or a negative errno. */
+typedef int record_each_fn(void *data, int dir_fd, const char *id, struct err *e);
+[[nodiscard]] int record_each(int store_fd, record_each_fn *fn, void *data, struct err *e);
+
+/* Appends that a process is part of the sandbox, in place of an earlier one of that name. Not synced: processes do not
+ * outlive the machine. */
 [[nodiscard]] int record_add_process(struct record *r, const char *name, pid_t pid, struct err *e);
 
 /* Appends the state. Not synced, for display only. */
 void record_set_state(struct record *r, const char *state);
+
+/* Appends why the sandbox could not be taken down, for whoever lists it. Not synced. */
+void record_set_left(struct record *r, const char *reason);
 
 /* What the record says; owned by it. */
 const struct record_info *record_info(const struct record *r);

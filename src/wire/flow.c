@@ -182,7 +182,7 @@ void flow_protocol_text(const struct flow *f, char ret[static FLOW_PROTOCOL_MAX]
 		uint8_t number;
 		const char *name;
 	} names[] = {{IPPROTO_ICMP, "icmp"}, {IPPROTO_TCP, "tcp"}, {IPPROTO_UDP, "udp"}};
-	const char *name = f->ether_type == ETH_P_ARP ? "arp" : NULL;
+	const char *name = f->ether_type == ETH_P_ARP ? "arp" : f->ether_type == ETH_P_IPV6 ? "ipv6" : NULL;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !name; i++)
 		if (f->ether_type == ETH_P_IP && f->protocol == names[i].number)
 			name = names[i].name;

@@ -37,7 +37,7 @@ struct flow {
 /* An address of a flow as text: "10.0.0.1", "fe80::1", or "" where there is none. */
 void flow_address_text(const struct flow *f, const uint8_t *address, char ret[static FLOW_ADDRESS_TEXT]);
 
-/* "tcp", "udp", "icmp", "arp", "ip-47" for other protocols of IP, "ether-0x8100" for what is not IP. */
+/* "tcp", "udp", "icmp", "arp", "ipv6", "ip-47" for other protocols of IP, "ether-0x8100" for what is not IP. */
 void flow_protocol_text(const struct flow *f, char ret[static FLOW_PROTOCOL_MAX]);
 
 #endif

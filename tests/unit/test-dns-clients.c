@@ -163,6 +163,32 @@ static void test_pipeline(void **)
 	lab_close(&lab, 0);
 }
 
+/* A client that asks for more at once than its own end takes gets all of it as it reads. */
+static void test_slow_reader(void **)
+{
+	enum { COUNT = 2000 };
+	static uint8_t p[COUNT * 32];
+	int small = 4096;
+	size_t n = 0;
+	lab_init(&lab);
+	lab.config.log = false;
+	lab_open(&lab);
+	int client = lab_client(LAB_GUEST, SOCK_STREAM);
+	assert_int_equal(setsockopt(client, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)), 0);
+	for (uint16_t i = 0; i < COUNT; i++) {
+		size_t length = lab_question(p + n + 2, i, "a.test", DNS_AAAA, 0);
+		p[n] = 0;
+		p[n + 1] = (uint8_t)length;
+		n += 2 + length;
+	}
+	assert_int_equal(write(client, p, n), n);
+	for (uint16_t i = 0; i < COUNT; i++)
+		lab_expect(&lab, client, SOCK_STREAM, i, DNS_NOERROR, 0);
+	assert_int_equal(lab.counts->questions, COUNT);
+	close(client);
+	lab_close(&lab, 0);
+}
+
 /* A client that asks for much and reads nothing loses its connection, and nobody else notices. */
 static void test_reader_that_does_not(void **)
 {
@@ -438,15 +464,11 @@ int main(void)
 		return 77;
 	lab_enter();
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_connections),
-		cmocka_unit_test(test_all_connections_wait),
-		cmocka_unit_test(test_connection_times),
-		cmocka_unit_test(test_pipeline),
-		cmocka_unit_test(test_reader_that_does_not),
-		cmocka_unit_test(test_strangers),
-		cmocka_unit_test(test_flows),
-		cmocka_unit_test(test_full_log),
-		cmocka_unit_test(test_keeper_that_errs),
+		cmocka_unit_test(test_connections),      cmocka_unit_test(test_all_connections_wait),
+		cmocka_unit_test(test_connection_times), cmocka_unit_test(test_pipeline),
+		cmocka_unit_test(test_slow_reader),      cmocka_unit_test(test_reader_that_does_not),
+		cmocka_unit_test(test_strangers),        cmocka_unit_test(test_flows),
+		cmocka_unit_test(test_full_log),         cmocka_unit_test(test_keeper_that_errs),
 		cmocka_unit_test(test_filter),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

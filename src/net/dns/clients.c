@@ -52,7 +52,7 @@ static void connection_close(struct connection *c)
 	free(ptr_steal(&c->out));
 }
 
-/* Takes the messages that are complete, as long as there is room for what they ask. */
+/* Takes the messages that are complete, as long as there is room for what they ask and the answers are taken. */
 static void take_messages(struct connection *c)
 {
 	struct dns *d = c->dns;
@@ -62,7 +62,7 @@ static void take_messages(struct connection *c)
 		size_t n = (size_t)c->in[at] << 8 | c->in[at + 1];
 		if (c->n - at < 2 + n)
 			break;
-		if (!question_take(d, NULL, c, c->in + at + 2, n)) {
+		if (c->out_n > 0 || !question_take(d, NULL, c, c->in + at + 2, n)) {
 			c->stalled = true;
 			break;
 		}
@@ -127,7 +127,13 @@ static int connection_ready(void *data, int, uint32_t events, struct err *e)
 	return dns_settle(d, e);
 }
 
-/* A row for a new connection: a free one, or that of the oldest for which nothing is being asked. NULL: all wait. */
+/* Nothing is being asked for it, nor waits to be but for its own sake. */
+static bool is_idle(const struct connection *c)
+{
+	return c->waiting == 0 && (!c->stalled || c->out_n > 0);
+}
+
+/* A row for a new connection: a free one, or that of the oldest idle one. NULL: all wait. */
 static struct connection *find_row(struct dns *d)
 {
 	struct connection *oldest = NULL;
@@ -135,7 +141,7 @@ static struct connection *find_row(struct dns *d)
 		struct connection *c = &d->connections[i];
 		if (c->fd < 0)
 			return c;
-		if (c->waiting == 0 && !c->stalled && (!oldest || c->begun_ns < oldest->begun_ns))
+		if (is_idle(c) && (!oldest || c->begun_ns < oldest->begun_ns))
 			oldest = c;
 	}
 	return oldest;

@@ -52,7 +52,7 @@ struct connection {
 	uint64_t end_ms;     /* it is closed then */
 	uint64_t message_ms; /* the message that has begun must be complete then */
 	uint32_t waiting;    /* questions that are being asked */
-	bool stalled;        /* a whole message waits for room in the tables */
+	bool stalled;        /* a whole message waits for room in the tables, or for answers to be taken */
 	bool ended;          /* the client sends no more */
 	uint32_t n;          /* bytes in in */
 	uint8_t *in;         /* FRAME_MAX bytes of the table */
