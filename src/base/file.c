@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/num.h"
@@ -426,6 +428,24 @@ static int check_owned(int fd, const char *path, int n, struct err *e)
 	return 0;
 }
 
+int file_check_owned(int fd, const char *path, struct err *e)
+{
+	return check_owned(fd, path, (int)strlen(path), e);
+}
+
+/* Opens the next directory of a path, whose first n bytes lead to it. */
+static int open_next(int dirfd, const char *name, const char *path, int n, struct err *e)
+{
+	struct stat st;
+	int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd >= 0)
+		return fd;
+	int r = err_sys(e, "open %.*s as a directory", n, path);
+	if (r == -ENOTDIR && fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+		r = err_set(e, -ENOTDIR, "%.*s is a link: name the directory that it leads to", n, path);
+	return r;
+}
+
 int file_open_owned(const char *path, int *ret_fd, struct err *e)
 {
 	char name[NAME_MAX + 1];
@@ -442,9 +462,9 @@ int file_open_owned(const char *path, int *ret_fd, struct err *e)
 			break;
 		}
 		int n = (int)(rest - path);
-		int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+		int next = open_next(at, name, path, n, e);
 		if (next < 0)
-			return err_sys(e, "open %.*s as a directory", n, path);
+			return next;
 		fd_close(&at);
 		at = next;
 		r = check_owned(at, path, n, e);
@@ -452,6 +472,31 @@ int file_open_owned(const char *path, int *ret_fd, struct err *e)
 	if (r < 0)
 		return r;
 	*ret_fd = fd_steal(&at);
+	return 0;
+}
+
+/* File systems that another machine or another program answers for. Numbers that linux/magic.h does not have are those
+ * that statfs(2) lists. */
+static const struct {
+	unsigned magic;
+	const char *name;
+} foreign[] = {
+	{NFS_SUPER_MAGIC, "NFS"},   {SMB_SUPER_MAGIC, "SMB"},     {CIFS_SUPER_MAGIC, "CIFS"},
+	{SMB2_SUPER_MAGIC, "SMB"},  {V9FS_MAGIC, "9p"},           {FUSE_SUPER_MAGIC, "FUSE"},
+	{AFS_SUPER_MAGIC, "AFS"},   {AFS_FS_MAGIC, "AFS"},        {CEPH_SUPER_MAGIC, "Ceph"},
+	{CODA_SUPER_MAGIC, "Coda"}, {OCFS2_SUPER_MAGIC, "OCFS2"}, {0x01161970, "GFS2"},
+	{0x0bd00bd0, "Lustre"},
+};
+
+int file_check_local(int fd, const char *path, struct err *e)
+{
+	struct statfs fs;
+	if (fstatfs(fd, &fs) < 0)
+		return err_sys(e, "look at the file system of %s", path);
+	for (size_t i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++)
+		if ((unsigned)fs.f_type == foreign[i].magic)
+			return err_set(e, -ENOTSUP, "%s must lie on a local file system, not on %s", path,
+				       foreign[i].name);
 	return 0;
 }
 

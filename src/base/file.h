@@ -62,6 +62,14 @@
  * that the caller owns; -EPERM with the path that is unfit; or another negative errno. */
 [[nodiscard]] int file_open_owned(const char *path, int *ret_fd, struct err *e);
 
+/* The same for a directory that is open and whose parent is fit; path is what messages call it. Returns 0, -EPERM or
+ * another negative errno. */
+[[nodiscard]] int file_check_owned(int fd, const char *path, struct err *e);
+
+/* Refuses a file system of another machine or of a program (NFS, FUSE and their like), where locks, sparse files and
+ * loop devices are not to be trusted. Returns 0, -ENOTSUP or another negative errno. */
+[[nodiscard]] int file_check_local(int fd, const char *path, struct err *e);
+
 /* Makes an anonymous sealed file holding n bytes, positioned at 0; the way to hand bytes to another process.
  * Returns 0 and a descriptor that the caller owns, or a negative errno. */
 [[nodiscard]] int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e);

@@ -61,6 +61,11 @@ static void print_row(const struct record_info *r, uint64_t now_s, struct buf *o
 		state_of(r), age, (int)r->keeper.pid);
 	buf_plain(out, r->job_id, strlen(r->job_id));
 	buf_str(out, "\n");
+	if (!r->left[0])
+		return;
+	buf_str(out, "            ");
+	buf_plain(out, r->left, strlen(r->left));
+	buf_str(out, "\n");
 }
 
 static void print_json(const struct record_info *r, uint64_t now_s, struct buf *out)
@@ -71,6 +76,11 @@ static void print_json(const struct record_info *r, uint64_t now_s, struct buf *
 		r->id, isolation_name(r->isolation), r->slot, state_of(r), age_s(r, now_s),
 		(int)r->keeper.pid);
 	buf_json(out, r->job_id, strlen(r->job_id));
+	buf_str(out, ",\"reason\":");
+	if (r->left[0])
+		buf_json(out, r->left, strlen(r->left));
+	else
+		buf_str(out, "null");
 	buf_str(out, "}\n");
 }
 

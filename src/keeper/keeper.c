@@ -712,16 +712,23 @@ static void begin_result(struct keeper *k)
 	k->phase_started_ms = clock_boot_ms();
 }
 
+static void tell_leftover(void *data, const struct leftover *l)
+{
+	const struct keeper *k = data;
+	scoped_buf struct buf text = BUF_INIT(1024);
+	leftover_text(l, &text);
+	tell_text(k->client, MESSAGE_WARNING, buf_text(&text));
+}
+
 /* Takes a slot and writes the record. What a dead keeper left is taken down first. */
 static int begin(struct keeper *k, struct err *e)
 {
 	const char *names[RECORD_RESOURCES_MAX] = {NULL};
-	scoped_buf struct buf left = BUF_INIT(16384);
 	watchdog_step("taking down what others left", LEFTOVERS_MS);
 	int r = record_open_store(k->spec.config.state_dir, &k->sandbox.store_fd, e);
+	struct reap reap = {.store_fd = k->sandbox.store_fd, .host = &k->host, .tell = tell_leftover, .data = k};
 	if (r == 0)
-		r = resources_reap(k->sandbox.store_fd, &k->host, &left, e);
-	tell_lines(k->client, MESSAGE_WARNING, &left);
+		r = resources_reap(&reap, e);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; k->ops->resources[i]; i++)

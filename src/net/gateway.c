@@ -499,6 +499,41 @@ static int make(const struct host *h, const struct gateway_plan *plan, int *ret_
 	return 0;
 }
 
+/* Removes the pair and meanwhile the table. Both wait for the packets that are under way. Where no table is to be seen
+ * one may be about to come, of an nft whose caller was killed: the kernel does one transaction after the other. */
+static int remove_outer(struct netlink *outside, struct err *e)
+{
+	static const char text[] = "table inet " RULESET_TABLE "\ndelete table inet " RULESET_TABLE "\n";
+	scoped_buf struct buf rules = BUF_INIT(sizeof(text));
+	struct nftext run;
+	/* Without nft there is nothing that it loaded. */
+	if (!nftext_program())
+		return link_delete(outside, RULESET_ERUP, e);
+	buf_str(&rules, text);
+	int r = nftext_begin(-1, &rules, &run, e);
+	int r_link = link_delete(outside, RULESET_ERUP, r < 0 ? NULL : e);
+	int r_end = nftext_end(&run, r < 0 || r_link < 0 ? NULL : e);
+	return r < 0 ? r : r_link < 0 ? r_link : r_end;
+}
+
+/* keep_table: it is about to be replaced. */
+static int remove_all(const struct host *h, bool keep_table, struct err *e)
+{
+	struct netlink *outside = NULL;
+	if (unlinkat(h->run, CONF_NAME, 0) < 0 && errno != ENOENT)
+		return err_sys(e, "remove " HOST_RUN_DIR "/" CONF_NAME);
+	int r = netlink_open(NETLINK_ROUTE, -1, &outside, e);
+	if (r == 0)
+		r = keep_table ? link_delete(outside, RULESET_ERUP, e) : remove_outer(outside, e);
+	netlink_close(outside);
+	return r < 0 ? r : host_with_mounts(h, unbind_name, NULL, e);
+}
+
+int gateway_remove(const struct host *h, struct err *e)
+{
+	return remove_all(h, false, e);
+}
+
 static int count_key(void *data, const uint8_t *, size_t)
 {
 	++*(int *)data;
@@ -545,38 +580,8 @@ int gateway_ensure(const struct host *h, const struct gateway_plan *plan, int *r
 				       conf, wanted);
 	}
 	fd_close(&netns);
-	r = gateway_remove(h, e);
+	r = remove_all(h, true, e);
 	return r < 0 ? r : make(h, plan, ret_netns, notes, e);
-}
-
-/* Removes the pair and meanwhile the table. Both wait for the packets that are under way. */
-static int remove_outer(struct netlink *outside, struct err *e)
-{
-	scoped_buf struct buf rules = BUF_INIT(256);
-	struct nft_batch *b = NULL;
-	struct nftext run;
-	int r = nft_open(-1, &b, e);
-	int n = r == 0 ? nft_count_rules(b, &inet_table, e) : r;
-	nft_close(b);
-	if (n <= 0)
-		return n < 0 ? n : link_delete(outside, RULESET_ERUP, e);
-	buf_str(&rules, "table inet " RULESET_TABLE "\ndelete table inet " RULESET_TABLE "\n");
-	r = nftext_begin(-1, &rules, &run, e);
-	int r_link = link_delete(outside, RULESET_ERUP, r < 0 ? NULL : e);
-	int r_end = nftext_end(&run, r < 0 || r_link < 0 ? NULL : e);
-	return r < 0 ? r : r_link < 0 ? r_link : r_end;
-}
-
-int gateway_remove(const struct host *h, struct err *e)
-{
-	struct netlink *outside = NULL;
-	if (unlinkat(h->run, CONF_NAME, 0) < 0 && errno != ENOENT)
-		return err_sys(e, "remove " HOST_RUN_DIR "/" CONF_NAME);
-	int r = netlink_open(NETLINK_ROUTE, -1, &outside, e);
-	if (r == 0)
-		r = remove_outer(outside, e);
-	netlink_close(outside);
-	return r < 0 ? r : host_with_mounts(h, unbind_name, NULL, e);
 }
 
 /* --- foreign tables ------------------------------------------------------------------------------------------ */

@@ -106,7 +106,11 @@ static int start(struct watch *w, struct loop *loop, struct err *e)
 		r = loop_add_timer(loop, on_timer, w, &w->timer, e);
 	if (r == 0)
 		r = loop_add_fd(loop, w->routes, EPOLLIN, on_event, w, &w->routes_source, e);
-	return r < 0 ? r : loop_add_fd(loop, w->rules, EPOLLIN, on_event, w, &w->rules_source, e);
+	if (r == 0)
+		r = loop_add_fd(loop, w->rules, EPOLLIN, on_event, w, &w->rules_source, e);
+	/* What changed before anybody listened is looked at, too. */
+	w->armed = true;
+	return r < 0 ? r : loop_arm(w->timer, DELAY_MS, e);
 }
 
 int watch_start(const struct watch_plan *plan, struct loop *loop, struct watch **ret, struct err *e)

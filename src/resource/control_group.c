@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -78,35 +79,56 @@ static bool is_left(const char *path, const char *id, int store_fd, const char *
 	       errno == ENOENT;
 }
 
-static int sweep_in(const struct cgroup_host *host, const char *mount, int store_fd, const char *mark,
-		    struct err *e)
+struct strays {
+	char ids[SLOTS_MAX][ID_SIZE];
+	size_t n;
+};
+
+/* A sandbox has a group in each hierarchy. */
+static void add_stray(struct strays *strays, const char *id)
+{
+	size_t i = 0;
+	while (i < strays->n && strcmp(strays->ids[i], id) != 0)
+		i++;
+	if (i == strays->n && i < SLOTS_MAX)
+		memcpy(strays->ids[strays->n++], id, ID_SIZE);
+}
+
+static int look_in(const char *mount, int store_fd, const char *mark, struct strays *strays, struct err *e)
 {
 	char path[CGROUP_PATH_MAX + 16];
 	(void)snprintf(path, sizeof(path), "%s/ermite-runner", mount);
 	scoped_dir DIR *d = opendir(path);
-	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
-		char id[ID_SIZE];
+	if (!d)
+		return errno == ENOENT ? 0 : err_sys(e, "read %s", path);
+	for (struct dirent *entry = readdir(d); entry; entry = readdir(d)) {
 		char group[CGROUP_PATH_MAX + 16 + ID_SIZE];
 		if (!id_valid(entry->d_name))
 			continue;
-		memcpy(id, entry->d_name, ID_SIZE);
-		(void)snprintf(group, sizeof(group), "%s/%s", path, id);
-		int r = is_left(group, id, store_fd, mark) ? cgroup_remove(host, id, e) : 0;
-		if (r < 0)
-			return r;
+		(void)snprintf(group, sizeof(group), "%s/%.*s", path, ID_SIZE - 1, entry->d_name);
+		if (is_left(group, entry->d_name, store_fd, mark))
+			add_stray(strays, entry->d_name);
 	}
 	return 0;
 }
 
-static int sweep(int store_fd, const struct host *, struct err *e)
+static int sweep(struct reap *reap, struct err *e)
 {
 	struct cgroup_host host;
 	char mark[MARK_MAX];
-	int r = make_mark(store_fd, mark, e);
+	scoped_free struct strays *strays = calloc(1, sizeof(*strays));
+	if (!strays)
+		return err_set(e, -ENOMEM, "out of memory");
+	int r = make_mark(reap->store_fd, mark, e);
 	if (r == 0)
 		r = cgroup_host_read(&host, e);
 	for (unsigned i = 0; r == 0 && i < host.n; i++)
-		r = sweep_in(&host, host.hierarchies[i].path, store_fd, mark, e);
+		r = look_in(host.hierarchies[i].path, reap->store_fd, mark, strays, e);
+	for (size_t i = 0; i < strays->n; i++) {
+		struct err own = ERR_INIT;
+		int left = reap->dry_run ? 0 : cgroup_remove(&host, strays->ids[i], &own);
+		reap_tell(reap, "cgroup", strays->ids[i], left < 0 ? own.msg : NULL);
+	}
 	return r;
 }
 

@@ -102,7 +102,8 @@ static int unmake(struct sandbox *s, struct err *e)
 	char link[NETWORK_LINK_SIZE];
 	scoped_fd int lock = -1;
 	scoped_fd int netns = -1;
-	if (!s->host)
+	/* One whose slot nobody knows has made nothing, and what stands under another's is not its own. */
+	if (!s->host || !record_info(s->record)->has_slot)
 		return 0;
 	slot_link(record_info(s->record)->isolation, s->slot, link);
 	int r = gateway_lock(s->host, &lock, e);
@@ -117,6 +118,7 @@ static int unmake(struct sandbox *s, struct err *e)
 
 struct strays {
 	struct slots known;
+	uint32_t members;
 	uint32_t n;
 	char links[SLOTS_MAX][NETWORK_LINK_SIZE];
 };
@@ -136,6 +138,7 @@ static int look_at_member(void *data, const char *link)
 	struct strays *strays = data;
 	uint32_t slot = slot_of(link);
 	bool known = slot < SLOTS_MAX && (strays->known.taken[slot / 64] & (UINT64_C(1) << (slot % 64)));
+	strays->members++;
 	if (!known && strays->n < SLOTS_MAX) {
 		memcpy(strays->links[strays->n], link, strnlen(link, NETWORK_LINK_SIZE - 1));
 		strays->n++;
@@ -149,29 +152,51 @@ static int find_strays(int store_fd, int netns, struct strays *strays, struct er
 	size_t n = 0;
 	int r = record_list(store_fd, &records, &n, e);
 	for (size_t i = 0; i < n && r == 0; i++)
-		slots_mark(&strays->known, records[i].slot);
+		if (records[i].has_slot)
+			slots_mark(&strays->known, records[i].slot);
 	return r < 0 ? r : members_each(netns, look_at_member, strays, e);
 }
 
-static int sweep(int store_fd, const struct host *host, struct err *e)
+static void sweep_gateway(struct reap *reap)
+{
+	struct err e = ERR_INIT;
+	int r = reap->dry_run ? 0 : gateway_remove(reap->host, &e);
+	reap_tell(reap, "gateway", HOST_RUN_DIR "/gateway", r < 0 ? e.msg : NULL);
+}
+
+static void sweep_member(struct reap *reap, int netns, const char *link)
+{
+	struct err e = ERR_INIT;
+	int r = reap->dry_run ? 0 : remove_member(reap->host, netns, link, &e);
+	reap_tell(reap, "member", link, r < 0 ? e.msg : NULL);
+}
+
+/* Members are added with the lock held, to a gateway that was made under the same lock: one without any is nobody's. */
+static int sweep(struct reap *reap, struct err *e)
 {
 	scoped_fd int lock = -1;
 	scoped_fd int netns = -1;
-	if (!host)
+	if (!reap->host)
 		return 0;
-	int r = gateway_lock(host, &lock, e);
+	int r = gateway_lock(reap->host, &lock, e);
 	if (r < 0)
 		return r;
-	enum gateway_state state = gateway_look(host, store_fd, &netns);
+	enum gateway_state state = gateway_look(reap->host, reap->store_fd, &netns);
+	if (state == GATEWAY_TORN)
+		sweep_gateway(reap);
 	if (state != GATEWAY_OURS)
-		return state == GATEWAY_TORN ? gateway_remove(host, e) : 0;
+		return 0;
 	scoped_free struct strays *strays = calloc(1, sizeof(*strays));
 	if (!strays)
 		return err_set(e, -ENOMEM, "out of memory");
-	r = find_strays(store_fd, netns, strays, e);
-	for (uint32_t i = 0; i < strays->n && r == 0; i++)
-		r = remove_member(host, netns, strays->links[i], e);
-	return r;
+	r = find_strays(reap->store_fd, netns, strays, e);
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < strays->n; i++)
+		sweep_member(reap, netns, strays->links[i]);
+	if (strays->members == 0)
+		sweep_gateway(reap);
+	return 0;
 }
 
 const struct resource resource_network = {.name = "network", .make = make, .unmake = unmake, .sweep = sweep};

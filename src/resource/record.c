@@ -30,8 +30,8 @@ struct record {
 };
 
 /* Whoever may change the state directory or one above it could put another in its place. What is not there yet is made
- * by us, in the deepest one that is. */
-static int check_owners(const char *state_dir, struct err *e)
+ * by us, in the deepest one that is. Locks there say who owns what, and files there are attached to loop devices. */
+static int check_place(const char *state_dir, struct err *e)
 {
 	char path[CONFIG_PATH_MAX];
 	int n = snprintf(path, sizeof(path), "%s", state_dir);
@@ -42,7 +42,7 @@ static int check_owners(const char *state_dir, struct err *e)
 		int r = file_open_owned(path, &fd, e);
 		char *slash = strrchr(path, '/');
 		if (r != -ENOENT || slash == path)
-			return r;
+			return r < 0 ? r : file_check_local(fd, path, e);
 		*slash = '\0';
 	}
 }
@@ -54,14 +54,13 @@ int record_open_store(const char *state_dir, int *ret_fd, struct err *e)
 	if (n < 0 || (size_t)n >= sizeof(path))
 		return err_set(e, -ENAMETOOLONG, "state directory %s", state_dir);
 	scoped_fd int fd = -1;
-	int r = check_owners(state_dir, e);
+	int r = check_place(state_dir, e);
 	if (r == 0)
 		r = file_make_dirs(state_dir, 0700, e);
 	if (r == 0)
 		r = file_make_dirs(path, 0700, e);
 	if (r == 0)
 		r = file_open_owned(path, &fd, e);
-	/* Locks say who owns what, and disks are attached to loop devices. */
 	if (r == 0)
 		r = file_check_local(fd, path, e);
 	if (r < 0)
@@ -251,9 +250,9 @@ static int read_record(int dir_fd, const char *id, struct record_info *ret, stru
 	scoped_free char *text = malloc(RECORD_FILE_MAX + 1);
 	if (!text)
 		return err_set(e, -ENOMEM, "record of sandbox %s: out of memory", id);
-	int code = file_open_beneath(dir_fd, RECORD_FILE, O_RDONLY, 0, &fd, e);
+	int code = file_open_beneath(dir_fd, RECORD_FILE, O_RDONLY, 0, &fd, NULL);
 	if (is_want(code))
-		return err_ctx(e, code, "sandbox %s", id);
+		return err_code(e, code, "open the record of sandbox %s", id);
 	ssize_t n = code < 0 ? 0 : file_read_all(fd, text, RECORD_FILE_MAX, NULL);
 	if (n <= 0)
 		return 0;
@@ -491,16 +490,16 @@ static int find_orphan(void *data, int dir_fd, const char *id, struct err *)
  * errno. */
 static int take_over_locked(struct record *r, const char *id, struct err *e)
 {
-	int code = file_open_beneath(r->store_fd, id, O_RDONLY | O_DIRECTORY, 0, &r->dir_fd, e);
+	int code = file_open_beneath(r->store_fd, id, O_RDONLY | O_DIRECTORY, 0, &r->dir_fd, NULL);
 	if (is_want(code))
-		return code;
+		return err_code(e, code, "open its directory");
 	if (code < 0 || lock(r->dir_fd, LOCK_EX | LOCK_NB) < 0)
 		return 1;
 	code = read_record(r->dir_fd, id, &r->info, e);
 	if (code < 0)
 		return code;
-	code = file_open_beneath(r->dir_fd, RECORD_FILE, O_WRONLY | O_APPEND, 0, &r->file_fd, e);
-	return is_want(code) ? code : 0;
+	code = file_open_beneath(r->dir_fd, RECORD_FILE, O_WRONLY | O_APPEND, 0, &r->file_fd, NULL);
+	return is_want(code) ? err_code(e, code, "open its record") : 0;
 }
 
 /* Whoever lists records holds their locks for an instant, with the store locked: that must not look like a keeper. */
@@ -582,15 +581,19 @@ void record_set_state(struct record *r, const char *state)
 
 void record_set_left(struct record *r, const char *reason)
 {
+	static const char key[] = "left ";
 	char text[RECORD_LEFT_MAX];
-	scoped_buf struct buf line = BUF_INIT(RECORD_LEFT_MAX + 16);
+	scoped_buf struct buf line = BUF_INIT(RECORD_LEFT_MAX + sizeof(key));
 	copy_text(text, sizeof(text), reason);
-	add_text(&line, "left ", text);
+	add_text(&line, key, text);
+	if (buf_check(&line) < 0)
+		return;
+	copy_text(text, line.n - strlen(key), buf_text(&line) + strlen(key));
 	/* Each reap finds the same again. */
-	if (strcmp(text, r->info.left) == 0 || buf_check(&line) < 0)
+	if (strcmp(text, r->info.left) == 0)
 		return;
 	(void)!append(r, buf_text(&line), line.n, NULL);
-	memcpy(r->info.left, text, sizeof(text));
+	copy_text(r->info.left, sizeof(r->info.left), text);
 }
 
 const struct record_info *record_info(const struct record *r)

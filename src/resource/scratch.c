@@ -14,9 +14,16 @@
 #include "base/scope.h"
 #include "io/child.h"
 #include "resource/resource.h"
+#include "sys/loopdev.h"
 #include "sys/mounts.h"
 
 #define SCRATCH_FILE "scratch.ext4"
+#define HALF_MADE    ".new"
+
+enum {
+	RESERVE_MIB = 64,  /* of the state directory's file system, so that records can always be written */
+	RELEASE_MS = 2000, /* for a loop device whose last user has just ended */
+};
 
 /* Formatting takes longer than all the rest of a start: each size is formatted once, into a sparse file in
  * <state>/templates, and copied, which moves a few MiB at most. */
@@ -24,7 +31,7 @@ static int format_template(int templates_fd, const char *name, uint64_t mib, str
 {
 	char temporary[48];
 	char path[48];
-	(void)snprintf(temporary, sizeof(temporary), "%s.new", name);
+	(void)snprintf(temporary, sizeof(temporary), "%s" HALF_MADE, name);
 	scoped_fd int fd = -1;
 	int r = file_open_beneath(templates_fd, temporary, O_RDWR | O_CREAT | O_TRUNC, 0600, &fd, e);
 	if (r < 0)
@@ -63,6 +70,11 @@ static int open_templates(int store_fd, int *ret_fd, struct err *e)
 	int fd = openat(store_fd, "../templates", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return err_sys(e, "open the directory of templates");
+	int r = file_check_owned(fd, "the directory of templates", e);
+	if (r < 0) {
+		fd_close(&fd);
+		return r;
+	}
 	*ret_fd = fd;
 	return 0;
 }
@@ -119,43 +131,40 @@ static int copy_sparse(int from, int to, struct err *e)
 	return errno == ENXIO ? 0 : err_sys(e, "read the scratch template");
 }
 
-/* Bytes that the scratch files of the store may still take. */
-static uint64_t promised(int store_fd)
+/* Adds the bytes that a scratch file may still take. */
+static int add_promised(void *data, int dir_fd, const char *, struct err *)
 {
-	uint64_t sum = 0;
-	scoped_fd int again = openat(store_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	scoped_dir DIR *d = again < 0 ? NULL : fdopendir(again);
-	if (d)
-		(void)fd_steal(&again);
-	for (struct dirent *entry = d ? readdir(d) : NULL; entry; entry = readdir(d)) {
-		char path[ID_SIZE + sizeof(SCRATCH_FILE)];
-		struct stat st;
-		if (!id_valid(entry->d_name))
-			continue;
-		(void)snprintf(path, sizeof(path), "%.*s/" SCRATCH_FILE, ID_SIZE - 1, entry->d_name);
-		if (fstatat(store_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_size > st.st_blocks * 512)
-			sum += (uint64_t)(st.st_size - st.st_blocks * 512);
-	}
-	return sum;
+	uint64_t *sum = data;
+	struct stat st;
+	if (fstatat(dir_fd, SCRATCH_FILE, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_size > st.st_blocks * 512)
+		*sum += (uint64_t)(st.st_size - st.st_blocks * 512);
+	return 0;
 }
 
 /* What is promised to all sandboxes together must be there, or be overcommitted knowingly. */
 static int check_room(int store_fd, const struct config *c, struct err *e)
 {
 	struct statvfs fs;
+	uint64_t others = 0;
 	if (fstatvfs(store_fd, &fs) < 0)
 		return err_sys(e, "look at the free space");
-	uint64_t free_mib = fs.f_bavail * fs.f_frsize >> 20;
-	uint64_t others_mib = promised(store_fd) >> 20;
-	if (others_mib + c->job_disk_mib <= free_mib * c->disk_overcommit)
+	unsigned long long free_mib = fs.f_bavail * fs.f_frsize >> 20;
+	int r = record_each(store_fd, add_promised, &others, e);
+	if (r < 0)
+		return r;
+	if (free_mib < RESERVE_MIB)
+		return err_set(e, -ENOSPC,
+			       "%llu MiB are free in the state directory, of which %d MiB must stay free",
+			       free_mib, RESERVE_MIB);
+	if ((others >> 20) + c->job_disk_mib <= (free_mib - RESERVE_MIB) * c->disk_overcommit)
 		return 0;
-	return err_set(
-		e, -ENOSPC,
-		"%llu MiB of disk are asked for, but %llu MiB are free and %llu MiB of them promised to "
-		"other sandboxes: a smaller ERMITE_RUNNER_JOB_DISK or a larger "
-		"ERMITE_RUNNER_DISK_OVERCOMMIT would do",
-		(unsigned long long)c->job_disk_mib, (unsigned long long)free_mib,
-		(unsigned long long)others_mib);
+	return err_set(e, -ENOSPC,
+		       "%llu MiB of disk are asked for, but %llu MiB are free in the state directory, %d MiB "
+		       "of them "
+		       "must stay free, and %llu MiB are promised to other sandboxes: a smaller "
+		       "ERMITE_RUNNER_JOB_DISK or an ERMITE_RUNNER_DISK_OVERCOMMIT above %u would do",
+		       (unsigned long long)c->job_disk_mib, free_mib, RESERVE_MIB,
+		       (unsigned long long)others >> 20, c->disk_overcommit);
 }
 
 static int make_locked(struct sandbox *s, int from, struct err *e)
@@ -182,8 +191,22 @@ static int make(struct sandbox *s, struct err *e)
 	return r;
 }
 
+/* Detaches a device that holds the file, device and inode, behind data. */
+static int release(void *data, const struct loopdev *l)
+{
+	const struct stat *file = data;
+	return l->file_dev == file->st_dev && l->file_ino == file->st_ino
+		       ? loopdev_release(l, RELEASE_MS, NULL)
+		       : 0;
+}
+
+/* A deleted file that something still writes to would take space that nobody can find. */
 static int unmake(struct sandbox *s, struct err *e)
 {
+	struct stat file;
+	if (fstatat(record_dir(s->record), SCRATCH_FILE, &file, AT_SYMLINK_NOFOLLOW) == 0 &&
+	    loopdev_each(release, &file) < 0)
+		return err_set(e, -EBUSY, "something keeps the disk mounted");
 	if (unlinkat(record_dir(s->record), SCRATCH_FILE, 0) < 0 && errno != ENOENT)
 		return err_sys(e, "remove the scratch file");
 	return 0;
@@ -196,4 +219,52 @@ int scratch_open(const struct sandbox *s, int *ret_fd, struct err *e)
 	return mount_open_unnamed(directory, SCRATCH_FILE, O_RDWR, ret_fd, e);
 }
 
-const struct resource resource_scratch = {.name = "scratch", .make = make, .unmake = unmake};
+/* --- files and devices without a record ---------------------------------------------------------------------- */
+
+/* Whoever formats a template has the directory locked: then what is there is not left behind. */
+static int sweep_templates(struct reap *reap, struct err *e)
+{
+	scoped_fd int templates = -1;
+	int r = open_templates(reap->store_fd, &templates, e);
+	scoped_fd int again = r < 0 ? -1 : openat(templates, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (r < 0 || flock(templates, LOCK_EX | LOCK_NB) < 0)
+		return r;
+	scoped_dir DIR *d = again < 0 ? NULL : fdopendir(again);
+	if (!d)
+		return err_sys(e, "read the directory of templates");
+	(void)fd_steal(&again);
+	for (struct dirent *entry = readdir(d); entry; entry = readdir(d)) {
+		struct err own = ERR_INIT;
+		const char *end = strrchr(entry->d_name, '.');
+		if (!end || strcmp(end, HALF_MADE) != 0)
+			continue;
+		if (!reap->dry_run && unlinkat(templates, entry->d_name, 0) < 0)
+			r = err_sys(&own, "remove it");
+		reap_tell(reap, "template", entry->d_name, r < 0 ? own.msg : NULL);
+		r = 0;
+	}
+	return 0;
+}
+
+/* A disk whose file was deleted together with its record. The kernel knows the file by the name that scratch_open()
+ * gave it. */
+static int sweep_device(void *data, const struct loopdev *l)
+{
+	struct reap *reap = data;
+	struct err e = ERR_INIT;
+	struct stat st;
+	if (strcmp(l->file_name, "/" SCRATCH_FILE " (deleted)") != 0 || fstat(reap->store_fd, &st) < 0 ||
+	    l->file_dev != st.st_dev)
+		return 0;
+	int r = reap->dry_run ? 0 : loopdev_release(l, RELEASE_MS, &e);
+	reap_tell(reap, "disk", l->path, r < 0 ? e.msg : NULL);
+	return 0;
+}
+
+static int sweep(struct reap *reap, struct err *e)
+{
+	(void)loopdev_each(sweep_device, reap);
+	return sweep_templates(reap, e);
+}
+
+const struct resource resource_scratch = {.name = "scratch", .make = make, .unmake = unmake, .sweep = sweep};

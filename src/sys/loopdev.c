@@ -3,14 +3,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/loop.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/file.h"
 #include "base/num.h"
 #include "base/scope.h"
 
@@ -80,12 +84,25 @@ int loopdev_attach(int file_fd, bool read_only, int *ret_fd, char path[static LO
 	return err_set(e, -EBUSY, "no loop device stayed free for %d tries", ATTACH_TRIES);
 }
 
+static bool number_of(const char *name, uint64_t *ret)
+{
+	return strncmp(name, "loop", 4) == 0 && num_parse(name + 4, 0, UINT32_MAX, ret) == 0;
+}
+
+/* The name of the file that a device holds. False when it holds none. */
+static bool read_backing(uint64_t number, char *name, size_t size)
+{
+	char path[64];
+	(void)snprintf(path, sizeof(path), "/sys/block/loop%u/loop/backing_file", (unsigned)number);
+	return file_read_text(AT_FDCWD, path, name, size, NULL) >= 0;
+}
+
 /* Opening one that is about to be detached is fine: as long as we hold it, it stays. */
 static bool share_one(const char *name, const struct stat *file, int *ret_fd,
 		      char path[static LOOPDEV_PATH_MAX])
 {
 	uint64_t number = 0;
-	if (strncmp(name, "loop", 4) != 0 || num_parse(name + 4, 0, UINT32_MAX, &number) < 0)
+	if (!number_of(name, &number))
 		return false;
 	char backing[64];
 	(void)snprintf(backing, sizeof(backing), "/sys/block/loop%u/loop/backing_file", (unsigned)number);
@@ -113,4 +130,48 @@ int loopdev_share(int file_fd, int *ret_fd, char path[static LOOPDEV_PATH_MAX], 
 		if (share_one(entry->d_name, &file, ret_fd, path))
 			return 0;
 	return loopdev_attach(file_fd, true, ret_fd, path, e);
+}
+
+int loopdev_each(loopdev_fn *fn, void *data)
+{
+	scoped_dir DIR *d = opendir("/sys/block");
+	int r = 0;
+	for (struct dirent *entry = d ? readdir(d) : NULL; entry && r == 0; entry = readdir(d)) {
+		struct loopdev l;
+		struct loop_info64 info;
+		char name[PATH_MAX];
+		uint64_t number = 0;
+		scoped_fd int device = -1;
+		if (!number_of(entry->d_name, &number) || !read_backing(number, name, sizeof(name)) ||
+		    open_device(number, O_RDONLY, &device, l.path) < 0 ||
+		    ioctl(device, LOOP_GET_STATUS64, &info) < 0)
+			continue;
+		l.file_dev = info.lo_device;
+		l.file_ino = info.lo_inode;
+		l.file_name = name;
+		r = fn(data, &l);
+	}
+	return r;
+}
+
+/* The device is the file's as long as we have it open. When somebody else has, too, the kernel only notes that it is
+ * to be detached with the last of them. */
+static bool is_released(const struct loopdev *l)
+{
+	const struct stat file = {.st_dev = l->file_dev, .st_ino = l->file_ino};
+	scoped_fd int device = open(l->path, O_RDONLY | O_CLOEXEC);
+	if (device < 0 || !holds(device, &file))
+		return true;
+	return ioctl(device, LOOP_CLR_FD) == 0 && !holds(device, &file);
+}
+
+int loopdev_release(const struct loopdev *l, uint64_t ms, struct err *e)
+{
+	uint64_t deadline_ms = clock_boot_ms() + ms;
+	while (!is_released(l)) {
+		if (clock_boot_ms() >= deadline_ms)
+			return err_set(e, -EBUSY, "%s is still in use", l->path);
+		(void)nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+	}
+	return 0;
 }

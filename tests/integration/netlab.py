@@ -1,7 +1,7 @@
 """A lab of network namespaces with no way out, and the runner inside it.
 
-    H  the runner's host: uplink0 192.168.50.2/24 and 5.6.7.8/24, a mount namespace with an empty /run and an /etc of its
-       own, a program that listens everywhere on port 2222
+    H  the runner's host: uplink0 192.168.50.2/24 and 5.6.7.8/24, a mount namespace with an empty /run and an /etc of
+       its own, a program that listens everywhere on port 2222
     W  the world behind uplink0: the LAN (.1 the router, .5 another host), public addresses, the metadata service
 
 A module's tests share the fixture `lab` and make sandboxes in it:
@@ -46,7 +46,7 @@ ECHO = 7
 CLOSED = 2222  # of the host: nothing of a sandbox may arrive there
 NAME = "www.example.test"  # SERVER, by the lab's resolvers
 
-LEAK_SECTIONS = [f"## {name}" for name in ("links", "addresses", "routes", "neighbours", "rules", "named networks", "mounts")]
+LEAK_SECTIONS = {"links", "addresses", "routes", "neighbours", "rules", "named networks", "mounts"}
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3
@@ -160,7 +160,9 @@ class Sniffer:
 
 def speaks_of_neighbours(frame):
     """IPv6 multicast groups and neighbours, of which the kernels of the lab talk by themselves."""
-    return frame[12:14] == b"\x86\xdd" and (frame[20] == 0 or frame[20] == 58 and frame[54] in (130, 131, 132, 133, 135, 136, 143))
+    if frame[12:14] != b"\x86\xdd":
+        return False
+    return frame[20] == 0 or frame[20] == 58 and frame[54] in (130, 131, 132, 133, 135, 136, 143)
 
 
 def is_harmless(frame):
@@ -313,9 +315,9 @@ class Guest(InNet):
     """A sandbox that does what it is told."""
 
     def __init__(self, lab, *options, env=None):
-        self.running = lab.runner.start(
-            *("--user", "root", "--workspace", lab.tools, "--stdin", *options, "--", "python3", "-B", "agent.py"), env=env
-        )
+        agent = ("--", "python3", "-B", "agent.py")
+        words = ("--user", "root", "--workspace", lab.tools, "--stdin", *options, *agent)
+        self.running = lab.runner.start(*words, env=env)
         self.read = 0
         self.lock = threading.Lock()
         self.running.send(b'["true"]\n')
@@ -505,7 +507,7 @@ class Lab:
 
     def routes(self):
         """Routes and neighbours of H, which no packet may change."""
-        commands = ("route show table all", "-6 route show table all", "rule show", "neighbour show", "-6 neighbour show")
+        commands = "route show table all;-6 route show table all;rule show;neighbour show;-6 neighbour show".split(";")
         text = "".join(self.host.call("ip", *command.split()) for command in commands)
         return sorted(line for line in text.splitlines() if "fe80::" not in line and "ff00::" not in line)
 
@@ -517,7 +519,7 @@ class Lab:
         """What is in H that a network of sandboxes could leave behind."""
         found, section = [], ""
         for line in self.call(LAB / "leakcheck").splitlines():
-            section = line if line.startswith("## ") else section
+            section = line[3:] if line.startswith("## ") else section
             if section in LEAK_SECTIONS and "fe80::" not in line and "ff00::" not in line:
                 found.append(line)
         return found

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from netlab import FORGE, LAN_BOX, LAN_HOST, METADATA, MTU, NAME, SERVER, CLOSED, Lab, lab  # noqa: F401
+from netlab import CLOSED, LAN_BOX, LAN_HOST, METADATA, MTU, NAME, SERVER, Lab, lab  # noqa: F401
 from test_nested import MAKE_ROOT
 from world import AAAA, TXT, HttpServer, Listener
 
@@ -96,7 +96,8 @@ def test_fragments_are_passed_on(guest):
 
 
 def test_git_clone(servers, guest):
-    script = f"cd $(mktemp -d); git clone --quiet http://{NAME}/git/project.git p; git -C p fsck; git -C p rev-parse HEAD"
+    clone = f"git clone --quiet http://{NAME}/git/project.git p"
+    script = f"cd $(mktemp -d); {clone}; git -C p fsck; git -C p rev-parse HEAD"
     assert guest.output(script).strip() == servers.commit
 
 

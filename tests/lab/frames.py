@@ -164,12 +164,14 @@ def hostile_link(p):
 
 def hostile_arp(p):
     ours, other, none = mac(p.mac), mac(p.other_mac), bytes(6)
-    gateway = mac(p.gateway_mac)
-    yield "ARP: the other sandbox is here", [ether(BROADCAST, ours, ARP, arp(2, ours, p.other, none, p.gateway))], "spoof"
-    yield "ARP: the gateway is here", [ether(BROADCAST, ours, ARP, arp(2, ours, p.gateway, none, p.gateway))], "spoof"
-    yield "ARP: the host is here", [ether(BROADCAST, ours, ARP, arp(1, ours, p.host, none, p.host))], "spoof"
-    yield "ARP: this address has another MAC", [ether(gateway, ours, ARP, arp(2, other, p.address, none, p.gateway))], "spoof"
-    yield "ARP: question from 0.0.0.0", [ether(BROADCAST, ours, ARP, arp(1, ours, "0.0.0.0", none, p.gateway))], "spoof"
+    for name, claim in (
+        ("the other sandbox is here", arp(2, ours, p.other, none, p.gateway)),
+        ("the gateway is here", arp(2, ours, p.gateway, none, p.gateway)),
+        ("the host is here", arp(1, ours, p.host, none, p.host)),
+        ("this address has another MAC", arp(2, other, p.address, none, p.gateway)),
+        ("question from 0.0.0.0", arp(1, ours, "0.0.0.0", none, p.gateway)),
+    ):
+        yield f"ARP: {name}", [ether(BROADCAST, ours, ARP, claim)], "spoof"
 
 
 def hostile_source(p):
@@ -193,7 +195,7 @@ def hostile_source(p):
 
 
 def hostile_destination(p):
-    multicast = b"\x01\x00\x5e\0\0\xfb"
+    multicast, ours = b"\x01\x00\x5e\0\0\xfb", mac(p.mac)
     for name, address, kinds in (
         ("LAN", p.lan, "private"),
         ("metadata", p.metadata, "private"),
@@ -220,8 +222,9 @@ def hostile_destination(p):
         yield f"to {name}, echo", [p.frame(icmp(p.address, address, 8))], kinds
     yield "to the other's resolver", [p.frame(udp(p.address, p.other_gateway, 53))], "host private"
     yield "to the host's resolver", [p.frame(udp(p.address, p.host, 53))], "host private"
-    yield "multicast in a multicast frame", [ether(multicast, mac(p.mac), IPV4, udp(p.address, "224.0.0.251", 5353))], "private cast link"
-    yield "LAN in a broadcast frame", [ether(BROADCAST, mac(p.mac), IPV4, udp(p.address, p.lan, 9999))], "private cast link"
+    mdns = ether(multicast, ours, IPV4, udp(p.address, "224.0.0.251", 5353))
+    yield "multicast in a multicast frame", [mdns], "private cast link"
+    yield "LAN in a broadcast frame", [ether(BROADCAST, ours, IPV4, udp(p.address, p.lan, 9999))], "private cast link"
     yield "SYN with FIN to the LAN", [p.frame(tcp(p.address, p.lan, 80, SYN | FIN))], "private"
     yield "TTL 1 to the LAN", [p.frame(udp(p.address, p.lan, 9999, ttl=1))], "private"
 
@@ -234,9 +237,12 @@ def hostile_kind(p):
     inner = udp(p.address, p.lan, 9999)
     yield "IPIP with the LAN inside", [p.frame(ipv4(p.address, p.server, IPIP, inner))], "protocol"
     via = socket.inet_aton(p.lan)
-    yield "loose source route by the LAN", [p.frame(udp(p.address, p.server, 9999, options=b"\x83\x07\x04" + via + b"\1"))], "link"
-    yield "strict source route by the LAN", [p.frame(udp(p.address, p.server, 9999, options=b"\x89\x07\x04" + via + b"\1"))], "link"
-    yield "record route", [p.frame(udp(p.address, p.server, 9999, options=b"\x07\x07\x04\0\0\0\0\1"))], "link"
+    for name, options in (
+        ("loose source route by the LAN", b"\x83\x07\x04" + via + b"\1"),
+        ("strict source route by the LAN", b"\x89\x07\x04" + via + b"\1"),
+        ("record route", b"\x07\x07\x04\0\0\0\0\1"),
+    ):
+        yield name, [p.frame(udp(p.address, p.server, 9999, options=options))], "link"
     yield "ACK of no flow", [p.frame(tcp(p.address, p.server, 80, ACK, 40001, 9, 9, b"x"))], "invalid"
     yield "SYN and ACK of no flow", [p.frame(tcp(p.address, p.server, 80, SYN | ACK, 40002, 9, 9))], "invalid"
     yield "RST of no flow", [p.frame(tcp(p.address, p.server, 80, RST, 40003, 9, 9))], "invalid"
@@ -244,8 +250,10 @@ def hostile_kind(p):
     yield "no flags", [p.frame(tcp(p.address, p.server, 80, 0, 40005))], "invalid"
     yield "echo reply to nobody", [p.frame(icmp(p.address, p.server, 0))], "invalid"
     flow = udp(p.server, p.other, 40000, source_port=9999)[:28]
-    yield "port unreachable for another's flow", [p.frame(icmp(p.address, p.server, 3, 3, bytes(4), flow))], "invalid private spoof"
-    yield "redirect", [p.frame(icmp(p.address, p.server, 5, 1, socket.inet_aton(p.address), flow))], "invalid private spoof"
+    unreachable = icmp(p.address, p.server, 3, 3, bytes(4), flow)
+    yield "port unreachable for another's flow", [p.frame(unreachable)], "invalid"
+    redirect = icmp(p.address, p.server, 5, 1, socket.inet_aton(p.address), flow)
+    yield "redirect", [p.frame(redirect)], "invalid"
 
 
 def uncounted(p):
@@ -269,8 +277,8 @@ def hostile(p):
     """Every kind, as Hostile."""
     found = []
     for table in (hostile_link, hostile_arp, hostile_source, hostile_destination, hostile_kind):
-        found += [Hostile(name, frames, tuple(kinds.split()), len(frames), len(frames)) for name, frames, kinds in table(p)]
-    found += [Hostile(name, frames, tuple(kinds.split()), 0, len(frames)) for name, frames, kinds in uncounted(p)]
+        found += [Hostile(name, sent, tuple(kinds.split()), len(sent), len(sent)) for name, sent, kinds in table(p)]
+    found += [Hostile(name, sent, tuple(kinds.split()), 0, len(sent)) for name, sent, kinds in uncounted(p)]
     return found
 
 

@@ -41,14 +41,22 @@ static inline int store_open(void)
 	return record_open_store(state_dir, &fd, NULL) < 0 ? -1 : fd;
 }
 
+/* Appends a line for each thing that a reap tells; data is a struct buf. */
+static inline void store_tell(void *data, const struct leftover *l)
+{
+	leftover_text(l, data);
+	buf_str(data, "\n");
+}
+
 /* Takes down whatever the test left, then the directory itself; for guardian_start(). */
 static inline void store_clean(void)
 {
-	scoped_buf struct buf left = BUF_INIT(4096);
+	scoped_buf struct buf said = BUF_INIT(4096);
 	scoped_fd int store = store_open();
 	scoped_fd int parent = open("/var/lib", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct reap reap = {.store_fd = store, .tell = store_tell, .data = &said};
 	if (store >= 0)
-		(void)!resources_reap(store, NULL, &left, NULL);
+		(void)!resources_reap(&reap, NULL);
 	(void)!file_remove_tree(parent, strrchr(state_dir, '/') + 1, NULL);
 }
 

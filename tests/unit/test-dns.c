@@ -49,9 +49,12 @@ static void test_answer(void **)
 	/* Both numbers are random: once in four thousand million runs all four would be as expected by chance. */
 	assert_true(ids[0] != 0x1234 || ids[1] != 0x1235);
 	assert_int_not_equal(ports[0], ports[1]);
-	lab_expect_log(&lab, (const char *const[]){
-				     "{\"time\":\"20", "Z\",\"kind\":\"dns\",\"name\":\"www.example\"",
-				     "\"type\":\"A\",\"verdict\":\"answered\",\"rcode\":0,\"ms\":", NULL});
+	lab_expect_log(
+		&lab,
+		(const char *const[]){
+			"{\"time\":\"20", "Z\",\"kind\":\"dns\",\"name\":\"www.example\"",
+			"\"type\":\"A\",\"verdict\":\"answered\",\"rule\":\"forward\",\"rcode\":0,\"ms\":",
+			NULL});
 	assert_int_equal(lab.counts->questions, 2);
 	assert_int_equal(lab.counts->forwarded, 2);
 	assert_int_equal(lab.counts->dropped, 0);
@@ -89,7 +92,8 @@ static void test_local(void **)
 	}
 	assert_false(lab_readable(&lab, lab.udp[0], QUIET_MS));
 	assert_int_equal(lab.counts->forwarded, 0);
-	lab_expect_log(&lab, (const char *const[]){"\"AAAA\",\"verdict\":\"local\"", NULL});
+	lab_expect_log(&lab,
+		       (const char *const[]){"\"AAAA\",\"verdict\":\"local\",\"rule\":\"no-ipv6\"", NULL});
 	close(client);
 	lab_close(&lab, 0);
 }
@@ -279,7 +283,8 @@ static void test_deadline(void **)
 	for (uint32_t i = 0; i < LAB_RESOLVERS; i++)
 		assert_true(lab_readable(&lab, lab.udp[i], 0) && lab_readable(&lab, lab.tcp[i], 0));
 	assert_int_equal(lab.counts->failed, 1);
-	lab_expect_log(&lab, (const char *const[]){"\"verdict\":\"failed\",\"rcode\":2", NULL});
+	lab_expect_log(
+		&lab, (const char *const[]){"\"verdict\":\"failed\",\"rule\":\"forward\",\"rcode\":2", NULL});
 
 	/* Without a socket there is nothing to wait for. */
 	lab.no_udp = lab.no_tcp = true;
@@ -294,6 +299,39 @@ static void test_deadline(void **)
 	lab_ask(client, SOCK_DGRAM, 9, "c.test");
 	lab_expect(&lab, client, SOCK_DGRAM, 9, DNS_SERVFAIL, 0);
 	assert_true(clock_boot_ms() - start < lab.config.udp_ms);
+	close(client);
+	lab_close(&lab, 0);
+}
+
+/* The end of a question is also the end of a try that would take longer. */
+static void test_end_within_try(void **)
+{
+	lab_init(&lab);
+	lab.config.udp_ms = 5000;
+	lab.config.question_ms = 200;
+	lab_open(&lab);
+	int client = lab_client(LAB_GUEST, SOCK_DGRAM);
+	uint64_t start = clock_boot_ms();
+	lab_ask(client, SOCK_DGRAM, 7, "a.test");
+	lab_expect(&lab, client, SOCK_DGRAM, 7, DNS_SERVFAIL, 0);
+	assert_true(clock_boot_ms() - start < lab.config.udp_ms);
+	close(client);
+	lab_close(&lab, 0);
+}
+
+/* Where the keeper has no socket for UDP, the same resolver is asked over TCP. */
+static void test_tcp_only(void **)
+{
+	lab_init(&lab);
+	lab.no_udp = true;
+	lab_open(&lab);
+	int client = lab_client(LAB_GUEST, SOCK_DGRAM);
+	lab_ask(client, SOCK_DGRAM, 7, "a.test");
+	int connection = lab_asked_tcp(&lab, 0, &message);
+	lab_make_public(&message);
+	lab_answer_tcp(connection, &message);
+	lab_expect(&lab, client, SOCK_DGRAM, 7, DNS_NOERROR, 1);
+	close(connection);
 	close(client);
 	lab_close(&lab, 0);
 }
@@ -349,6 +387,7 @@ static void test_forged(void **)
 	int client = lab_client(LAB_GUEST, SOCK_DGRAM);
 	uint64_t forged = 0;
 	for (uint16_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		uint64_t start = clock_boot_ms();
 		lab_ask(client, SOCK_DGRAM, i, "a.test");
 		lab_asked(&lab, 0, &message);
 		rows[i].spoil(&message);
@@ -360,6 +399,7 @@ static void test_forged(void **)
 			lab_answer_tcp(connection, &message);
 		close(connection);
 		lab_asked(&lab, 1, &message);
+		assert_true(clock_boot_ms() - start < lab.config.udp_ms);
 		lab_make_public(&message);
 		lab_answer(&lab, 1, &message);
 		lab_expect(&lab, client, SOCK_DGRAM, i, DNS_NOERROR, 1);
@@ -402,18 +442,21 @@ static void test_change(void **)
 	lab_expect(&lab, client, SOCK_DGRAM, 7, DNS_NOERROR, 1);
 	assert_int_equal(lab.counts->forwarded, 1);
 
-	/* Sockets of an earlier time are not used. */
-	int old = lab_client(LAB_GUEST, SOCK_DGRAM);
-	struct chan_message m = {.type = MESSAGE_SOCKETS, .a = 0, .n_fds = 1, .fds = {old}};
+	/* Sockets of an earlier time are not used: closed is what the other end sees. */
+	int old[2];
+	char byte;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, old), 0);
+	struct chan_message m = {.type = MESSAGE_SOCKETS, .a = 0, .n_fds = 1, .fds = {old[1]}};
 	assert_int_equal(chan_send(lab.channel, &m, NULL), 0);
-	for (uint16_t i = 0; i < 20; i++) {
-		lab_ask(client, SOCK_DGRAM, i, "b.test");
-		lab_asked(&lab, 1, &message);
-		lab_make_public(&message);
-		lab_answer(&lab, 1, &message);
-		lab_expect(&lab, client, SOCK_DGRAM, i, DNS_NOERROR, 1);
-	}
-	close(old);
+	close(old[1]);
+	lab_ask(client, SOCK_DGRAM, 8, "b.test");
+	lab_asked(&lab, 1, &message);
+	lab_make_public(&message);
+	lab_answer(&lab, 1, &message);
+	lab_expect(&lab, client, SOCK_DGRAM, 8, DNS_NOERROR, 1);
+	assert_true(lab_readable(&lab, old[0], QUIET_MS));
+	assert_int_equal(read(old[0], &byte, 1), 0);
+	close(old[0]);
 	close(client);
 	lab_close(&lab, 0);
 }
@@ -505,7 +548,8 @@ int main(void)
 		cmocka_unit_test(test_local),     cmocka_unit_test(test_in_flight),
 		cmocka_unit_test(test_equal),     cmocka_unit_test(test_tcp_after_udp),
 		cmocka_unit_test(test_sizes),     cmocka_unit_test(test_next_resolver),
-		cmocka_unit_test(test_deadline),  cmocka_unit_test(test_forged),
+		cmocka_unit_test(test_deadline),  cmocka_unit_test(test_end_within_try),
+		cmocka_unit_test(test_tcp_only),  cmocka_unit_test(test_forged),
 		cmocka_unit_test(test_change),    cmocka_unit_test(test_denied),
 		cmocka_unit_test(test_malformed),
 	};

@@ -99,23 +99,44 @@ static int count_rules(void)
 	return n;
 }
 
+static const char *const whole_outside[] = {
+	",UP,LOWER_UP> mtu 1400 ",
+	"10.200.0.0/16 via 169.254.10.1 dev erup ",
+	"169.254.10.1 dev erup lladdr 02:65:72:00:00:01 PERMANENT",
+	"forwarding 1\n",
+};
+
+static const char *const whole_inside[] = {
+	",UP,LOWER_UP> mtu 1400 ",
+	"default via 169.254.10.2 dev up proto static onlink",
+	"default via 169.254.10.2 dev up table 77 ",
+	"default via 169.254.10.2 dev up table 78 ",
+	"prohibit 10.200.0.0/16 table 77 ",
+	"169.254.10.2 dev up lladdr 02:65:72:00:00:02 PERMANENT",
+	"forwarding 1\n",
+	"elements = { 5.5.5.1 }",
+};
+
+static void assert_side(int netns, const char *link, const char *const *wanted, size_t n, const char *more)
+{
+	scoped_buf struct buf text = BUF_INIT(1 << 16);
+	(void)lab_read(netns, &text,
+		       "ip addr show dev %s; ip route show table all; ip neigh show nud permanent;"
+		       "read on < /proc/sys/net/ipv4/ip_forward; echo forwarding $on; %s",
+		       link, more);
+	for (size_t i = 0; i < n; i++)
+		if (!strstr(buf_text(&text), wanted[i]))
+			fail_msg("no \"%s\" in %s", wanted[i], buf_text(&text));
+	assert_null(strstr(buf_text(&text), "inet6"));
+}
+
 /* Everything on the host and in the gateway is as it should be. */
 static void assert_whole(int netns)
 {
-	lab_run(-1, "set -e; ip link show erup | grep 'state UP'; ip link show erup | grep 'mtu 1400';"
-		    "ip route show 10.200.0.0/16 | grep 'via 169.254.10.1 dev erup';"
-		    "ip neigh show dev erup | grep '169.254.10.1 lladdr 02:65:72:00:00:01 PERMANENT';"
-		    "[ -z \"$(ip -6 addr show dev erup)\" ]; [ $(sysctl -n net.ipv4.ip_forward) = 1 ]");
+	assert_side(-1, "erup", whole_outside, sizeof(whole_outside) / sizeof(whole_outside[0]), "");
+	assert_side(netns, "up", whole_inside, sizeof(whole_inside) / sizeof(whole_inside[0]),
+		    "nft get element inet ermite_runner host '{ 5.5.5.1 }'");
 	assert_int_equal(count_rules(), RULESET_HOST_RULES);
-	lab_run(netns, "set -e; ip link show up | grep 'state UP'; ip link show up | grep 'mtu 1400';"
-		       "ip route show default | grep 'via 169.254.10.2 dev up';"
-		       "ip route show table 77 | grep 'default via 169.254.10.2 dev up';"
-		       "ip route show table 78 | grep 'default via 169.254.10.2 dev up';"
-		       "ip route show table 77 | grep 'prohibit 10.200.0.0/16';"
-		       "ip neigh show dev up | grep '169.254.10.2 lladdr 02:65:72:00:00:02 PERMANENT';"
-		       "[ -z \"$(ip -6 addr)\" ]; [ $(sysctl -n net.ipv4.ip_forward) = 1 ];"
-		       "nft list chain netdev ermite_runner gate;"
-		       "nft get element inet ermite_runner host '{ 5.5.5.1 }'");
 }
 
 static void assert_nothing(void)
@@ -354,7 +375,8 @@ static void test_foreign(void **)
 		"	}\n"
 		"}\n";
 	scoped_buf struct buf notes = BUF_INIT(NOTES_MAX);
-	scoped_fd int netns = ensure(&notes);
+	int netns = ensure(&notes);
+	fd_close(&netns);
 	buf_clear(&notes);
 	gateway_foreign(&notes);
 	assert_string_equal(buf_text(&notes), "");

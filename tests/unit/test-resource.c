@@ -28,9 +28,9 @@
 static int store = -1;
 static struct cgroup_host host;
 
-static const struct resource *const kinds[] = {&resource_processes, &resource_cgroup, &resource_scratch,
+static const struct resource *const kinds[] = {&resource_scratch, &resource_processes, &resource_cgroup,
 					       NULL};
-static const char *const names[] = {"processes", "cgroup", "scratch", NULL};
+static const char *const names[] = {"scratch", "processes", "cgroup", NULL};
 
 static int setup(void **)
 {
@@ -38,24 +38,30 @@ static int setup(void **)
 	return store < 0;
 }
 
-/* A reap, which must find nothing wrong. Returns what it says of what stayed. */
-static int reap(struct buf *left)
+/* A reap, which must be able to look at everything. Returns how many things stay, and a line for each thing. */
+static unsigned reap_in(int store_fd, bool dry_run, struct buf *said)
 {
 	struct err e = ERR_INIT;
-	int r = resources_reap(store, NULL, left, &e);
-	if (r < 0)
+	struct reap r = {.store_fd = store_fd, .dry_run = dry_run, .tell = store_tell, .data = said};
+	buf_clear(said);
+	if (resources_reap(&r, &e) < 0)
 		fail_msg("%s", e.msg);
-	return r;
+	return r.n_left;
+}
+
+static unsigned reap(struct buf *said)
+{
+	return reap_in(store, false, said);
 }
 
 static int teardown(void **)
 {
-	scoped_buf struct buf left = BUF_INIT(4096);
-	int r = reap(&left);
-	if (r > 0)
-		print_error("%s", buf_text(&left));
+	scoped_buf struct buf said = BUF_INIT(4096);
+	unsigned n = reap(&said);
+	if (n > 0)
+		print_error("%s", buf_text(&said));
 	fd_close(&store);
-	return r;
+	return (int)n;
 }
 
 /* A process that does nothing and dies with this one. It has none of our descriptors: a lock goes with the last. */
@@ -157,6 +163,10 @@ static void test_make_fails(void **)
 	assert_true(fd >= 0);
 	assert_int_equal(resources_make(&s, kinds, &e), -EEXIST);
 	assert_memory_equal(e.msg, "scratch: ", 9);
+	assert_false(group_is_there(s.id));
+	/* What was made before the failure stays. */
+	const struct resource *const backwards[] = {&resource_cgroup, &resource_scratch, NULL};
+	assert_int_equal(resources_make(&s, backwards, &e), -EEXIST);
 	assert_true(group_is_there(s.id));
 	assert_int_equal(resources_unmake(&s, &e), 0);
 	assert_false(group_is_there(s.id));
@@ -175,14 +185,18 @@ static void test_unmake_from_the_record(void **)
 	pid_t sleeper = start_sleeper();
 	assert_int_equal(record_add_process(s.record, "conduit", sleeper, &e), 0);
 	record_free(s.record);
-	scoped_buf struct buf left = BUF_INIT(4096);
-	assert_int_equal(reap(&left), 0);
+	scoped_buf struct buf said = BUF_INIT(4096);
+	assert_int_equal(reap(&said), 0);
 	assert_false(group_is_there(id));
 	int status = 0;
 	assert_int_equal(waitpid(sleeper, &status, 0), sleeper);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	assert_empty();
-	assert_int_equal(left.n, 0);
+	char wanted[64];
+	(void)snprintf(wanted, sizeof(wanted), "removed sandbox %s\n", id);
+	assert_string_equal(buf_text(&said), wanted);
+	assert_int_equal(reap(&said), 0);
+	assert_int_equal(said.n, 0);
 }
 
 static void write_record(const char *id, const char *text)
@@ -202,7 +216,7 @@ static void test_processes_of_others(void **)
 	char text[512];
 	char boot_id[37];
 	uint64_t start = 0;
-	scoped_buf struct buf left = BUF_INIT(4096);
+	scoped_buf struct buf said = BUF_INIT(4096);
 	pid_t sleeper = start_sleeper();
 	assert_int_equal(process_start_time(sleeper, &start, &e), 0);
 	assert_int_equal(process_boot_id(boot_id, &e), 0);
@@ -216,7 +230,7 @@ static void test_processes_of_others(void **)
 			       "ermite-record 1\nboot %s\nslot 0\nresource processes\nprocess lxc %d %llu\n",
 			       rows[i].boot, sleeper, (unsigned long long)rows[i].start);
 		write_record(id, text);
-		assert_int_equal(reap(&left), 0);
+		assert_int_equal(reap(&said), 0);
 		assert_empty();
 		assert_int_equal(waitpid(sleeper, NULL, WNOHANG), 0);
 	}
@@ -230,24 +244,52 @@ static void test_records_of_others(void **)
 	struct err e = ERR_INIT;
 	struct sandbox s;
 	char id[ID_SIZE];
-	scoped_buf struct buf left = BUF_INIT(4096);
+	scoped_buf struct buf said = BUF_INIT(4096);
 	assert_int_equal(begin(&s, store, &e), 0);
 	assert_int_equal(resources_make(&s, kinds, &e), 0);
 	memcpy(id, s.id, sizeof(id));
 	write_record(id, "ermite-rec");
 	record_free(s.record);
-	assert_int_equal(reap(&left), 0);
+	assert_int_equal(reap(&said), 0);
 	assert_false(group_is_there(id));
 	assert_empty();
 
 	assert_int_equal(mkdirat(store, "er00000001", 0700), 0);
 	write_record("er00000001", "ermite-record 1\nboot 01234567-89ab-cdef-0123-456789abcdef\nslot 3\n"
 				   "resource processes\nresource firewall\n");
-	assert_int_equal(reap(&left), 1);
-	assert_string_equal(buf_text(&left),
-			    "sandbox er00000001 keeps its slot: firewall: this version does not "
-			    "know how to remove it\n");
+	assert_int_equal(reap(&said), 1);
+	assert_string_equal(buf_text(&said),
+			    "sandbox er00000001 stays: firewall: this version does not know how to "
+			    "remove it\n");
 	assert_int_equal(file_remove_tree(store, "er00000001", NULL), 0);
+}
+
+/* The one record has no keeper, and says why it is still there. */
+static void assert_reason(const char *reason)
+{
+	struct err e = ERR_INIT;
+	scoped_free struct record_info *infos = NULL;
+	size_t n = 0;
+	assert_int_equal(record_list(store, &infos, &n, &e), 0);
+	assert_int_equal(n, 1);
+	assert_false(infos[0].held);
+	assert_string_equal(infos[0].left, reason);
+}
+
+static off_t record_size(const char *id)
+{
+	char path[64];
+	struct stat st;
+	(void)snprintf(path, sizeof(path), "%s/record", id);
+	assert_int_equal(fstatat(store, path, &st, 0), 0);
+	return st.st_size;
+}
+
+static off_t record_size_after_a_reap(const char *id)
+{
+	scoped_buf struct buf said = BUF_INIT(4096);
+	assert_int_equal(reap(&said), 1);
+	return record_size(id);
 }
 
 /* What cannot be ended keeps its record and its slot until it can. */
@@ -256,14 +298,19 @@ static void test_what_stays(void **)
 	struct err e = ERR_INIT;
 	struct sandbox s;
 	char id[ID_SIZE];
-	scoped_buf struct buf left = BUF_INIT(4096);
+	scoped_buf struct buf said = BUF_INIT(4096);
 	assert_int_equal(begin(&s, store, &e), 0);
 	memcpy(id, s.id, sizeof(id));
 	/* A directory in the file's place cannot be unlinked as a file. */
 	assert_int_equal(mkdirat(record_dir(s.record), "scratch.ext4", 0700), 0);
 	record_free(s.record);
-	assert_int_equal(reap(&left), 1);
-	assert_non_null(strstr(buf_text(&left), "keeps its slot: scratch: remove the scratch file: "));
+	assert_int_equal(reap(&said), 1);
+	static const char reason[] = "scratch: remove the scratch file: Is a directory";
+	assert_non_null(strstr(buf_text(&said), reason));
+	assert_reason(reason);
+	/* However often it is tried, the record says it once, and a dry run tells it, too. */
+	assert_int_equal(record_size(id), record_size_after_a_reap(id));
+	assert_int_equal(reap_in(store, true, &said), 1);
 	struct sandbox next;
 	assert_int_equal(begin(&next, store, &e), 0);
 	assert_int_equal(next.slot, 1);
@@ -271,8 +318,7 @@ static void test_what_stays(void **)
 	char path[64];
 	(void)snprintf(path, sizeof(path), "%s/scratch.ext4", id);
 	assert_int_equal(unlinkat(store, path, AT_REMOVEDIR), 0);
-	buf_clear(&left);
-	assert_int_equal(reap(&left), 0);
+	assert_int_equal(reap(&said), 0);
 	assert_empty();
 }
 
@@ -281,7 +327,7 @@ static void test_reap_spares_the_living(void **)
 {
 	struct err e = ERR_INIT;
 	struct sandbox s;
-	scoped_buf struct buf left = BUF_INIT(4096);
+	scoped_buf struct buf said = BUF_INIT(4096);
 	char other_dir[64];
 	int other = -1;
 	assert_int_equal(begin(&s, store, &e), 0);
@@ -291,8 +337,10 @@ static void test_reap_spares_the_living(void **)
 	assert_int_equal(record_add_process(s.record, "lxc", sleeper, &e), 0);
 	(void)snprintf(other_dir, sizeof(other_dir), "%s/other", state_dir);
 	assert_int_equal(record_open_store(other_dir, &other, &e), 0);
-	assert_int_equal(reap(&left), 0);
-	assert_int_equal(resources_reap(other, NULL, &left, &e), 0);
+	assert_int_equal(reap(&said), 0);
+	assert_int_equal(said.n, 0);
+	assert_int_equal(reap_in(other, false, &said), 0);
+	assert_int_equal(said.n, 0);
 	fd_close(&other);
 	assert_true(group_is_there(s.id));
 	assert_true(scratch_is_there(s.id));
@@ -308,15 +356,20 @@ static void test_sweep(void **)
 	struct err e = ERR_INIT;
 	struct sandbox s;
 	char id[ID_SIZE];
-	scoped_buf struct buf left = BUF_INIT(4096);
+	scoped_buf struct buf said = BUF_INIT(4096);
 	assert_int_equal(begin(&s, store, &e), 0);
 	assert_int_equal(resources_make(&s, kinds, &e), 0);
 	memcpy(id, s.id, sizeof(id));
 	pid_t sleeper = start_sleeper();
 	assert_int_equal(cgroup_enter(&host, id, sleeper, &e), 0);
 	assert_int_equal(record_remove(&s.record, &e), 0);
+	assert_int_equal(reap_in(store, true, &said), 1);
 	assert_true(group_is_there(id));
-	assert_int_equal(reap(&left), 0);
+	char wanted[64];
+	(void)snprintf(wanted, sizeof(wanted), "removed cgroup %s\n", id);
+	assert_string_equal(buf_text(&said), wanted);
+	assert_int_equal(reap(&said), 0);
+	assert_string_equal(buf_text(&said), wanted);
 	assert_false(group_is_there(id));
 	int status = 0;
 	assert_int_equal(waitpid(sleeper, &status, 0), sleeper);
@@ -372,14 +425,14 @@ static void test_killed_anywhere(void **)
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
 	unsigned n = 1;
 	for (bool goes_on = true; goes_on; n += STRIDE) {
-		scoped_buf struct buf left = BUF_INIT(4096);
+		scoped_buf struct buf said = BUF_INIT(4096);
 		goes_on = kill_keeper_after(n);
 		/* The helper lost its parent, became ours and dies of that. */
 		while (waitpid(-1, NULL, 0) > 0)
 			;
 		assert_int_equal(errno, ECHILD);
-		if (reap(&left) != 0)
-			fail_msg("after %u calls: %s", n, buf_text(&left));
+		if (reap(&said) != 0)
+			fail_msg("after %u calls: %s", n, buf_text(&said));
 		assert_empty();
 	}
 	assert_true(n > 10 * STRIDE);

@@ -35,8 +35,8 @@ struct isolated {
 	int knocker; /* what waits at the door */
 };
 
-static const struct resource *const resources[] = {&resource_network, &resource_processes, &resource_cgroup,
-						   &resource_scratch, NULL};
+static const struct resource *const resources[] = {&resource_network, &resource_scratch, &resource_processes,
+						   &resource_cgroup, NULL};
 
 /* --- what a host needs --------------------------------------------------------------------------------------- */
 

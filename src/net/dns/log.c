@@ -74,9 +74,7 @@ void log_question(struct dns *d, const struct dns_query *q, const char *verdict,
 	buf_json(line, name, strlen(name));
 	buf_str(line, ",\"type\":\"");
 	add_type(line, q->type);
-	buf_fmt(line, "\",\"verdict\":\"%s\"", verdict);
-	if (rule)
-		buf_fmt(line, ",\"rule\":\"%s\"", rule);
+	buf_fmt(line, "\",\"verdict\":\"%s\",\"rule\":\"%s\"", verdict, rule);
 	buf_fmt(line, ",\"rcode\":%u,\"ms\":%llu", rcode, (unsigned long long)ms);
 	write_line(d);
 }

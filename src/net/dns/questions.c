@@ -40,11 +40,11 @@ static const char *rule_of(int rcode)
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
 		if (rules[i].rcode == rcode)
 			return rules[i].rule;
-	return NULL;
+	return "malformed";
 }
 
-/* Answers what needs no resolver: the forge's name is the gateway, and there is no IPv6. Service records are not passed
- * on, since they bring addresses of their own. Returns false for everything else. */
+/* Answers what needs no resolver: the forge's name is the gateway and has nothing else, and there is no IPv6. Service
+ * records are not passed on, since they bring addresses of their own. Returns false for everything else. */
 static bool answer_local(struct dns *d, struct waiter *w)
 {
 	const struct dns_query *q = &w->query;
@@ -53,7 +53,7 @@ static bool answer_local(struct dns *d, struct waiter *w)
 		return false;
 	size_t n = forge && q->type == DNS_A ? dns_address_write(q, d->config->gateway, d->sent + 2)
 					     : dns_error_write(q, DNS_NOERROR, d->sent + 2);
-	answer_here(d, w, n, "local", NULL, DNS_NOERROR);
+	answer_here(d, w, n, "local", forge ? "forge" : "no-ipv6", DNS_NOERROR);
 	return true;
 }
 
@@ -97,7 +97,7 @@ static void finish(struct question *q, const struct outcome *o)
 
 static void fail(struct question *q)
 {
-	const struct outcome failed = {.verdict = "failed", .rcode = DNS_SERVFAIL};
+	const struct outcome failed = {.verdict = "failed", .rule = "forward", .rcode = DNS_SERVFAIL};
 	q->dns->counts->failed++;
 	finish(q, &failed);
 }
@@ -144,7 +144,11 @@ void question_answered(struct question *q, const uint8_t *p, size_t n)
 		question_next_try(q);
 		return;
 	}
-	struct outcome o = {.verdict = "answered", .rcode = answer.rcode, .message = p, .answer = &answer};
+	struct outcome o = {.verdict = "answered",
+			    .rule = "forward",
+			    .rcode = answer.rcode,
+			    .message = p,
+			    .answer = &answer};
 	if (answer.denied) {
 		o = (struct outcome){.verdict = "refused", .rule = "private", .rcode = DNS_REFUSED};
 		d->counts->refused++;
@@ -232,7 +236,9 @@ bool question_take(struct dns *d, const struct sockaddr_in *from, struct connect
 		d->counts->dropped++;
 		return true;
 	}
-	if (r > 0) {
+	/* Of the forge's name even a question for everything has an answer: nothing. */
+	bool of_forge = d->config->forge && dns_query_is_for(&w.query, d->config->forge_name);
+	if (r > 0 && !(r == DNS_REFUSED && of_forge)) {
 		d->counts->refused++;
 		answer_here(d, &w, dns_error_write(&w.query, (unsigned)r, d->sent + 2), "refused", rule_of(r),
 			    (unsigned)r);
@@ -242,7 +248,7 @@ bool question_take(struct dns *d, const struct sockaddr_in *from, struct connect
 		if (connection)
 			return false;
 		d->counts->dropped++;
-		log_question(d, &w.query, "dropped", NULL, DNS_NOERROR, 0);
+		log_question(d, &w.query, "dropped", "limit", DNS_NOERROR, 0);
 	}
 	d->counts->questions++;
 	return true;
