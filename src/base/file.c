@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -497,6 +498,23 @@ int file_check_local(int fd, const char *path, struct err *e)
 		if ((unsigned)fs.f_type == foreign[i].magic)
 			return err_set(e, -ENOTSUP, "%s must lie on a local file system, not on %s", path,
 				       foreign[i].name);
+	return 0;
+}
+
+int file_need_descriptors(unsigned n, struct err *e)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return err_sys(e, "look at the limit of open files");
+	if (limit.rlim_cur >= n)
+		return 0;
+	rlim_t allowed = limit.rlim_cur;
+	limit.rlim_cur = n;
+	if (limit.rlim_max < n)
+		limit.rlim_max = n;
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return err_set(e, -EMFILE, "%u open files are needed, and %llu are allowed: see ulimit -n", n,
+			       (unsigned long long)allowed);
 	return 0;
 }
 

@@ -70,6 +70,10 @@
  * loop devices are not to be trusted. Returns 0, -ENOTSUP or another negative errno. */
 [[nodiscard]] int file_check_local(int fd, const char *path, struct err *e);
 
+/* Sees to it that this process may have n descriptors, raising its own limit when it must. Returns 0, or -EMFILE when
+ * it may not: better to know before the work than in the middle of it. */
+[[nodiscard]] int file_need_descriptors(unsigned n, struct err *e);
+
 /* Makes an anonymous sealed file holding n bytes, positioned at 0; the way to hand bytes to another process.
  * Returns 0 and a descriptor that the caller owns, or a negative errno. */
 [[nodiscard]] int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e);

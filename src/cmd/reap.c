@@ -7,7 +7,7 @@
 #include "cmd/commands.h"
 #include "resource/resource.h"
 
-enum { LINE_MAX_BYTES = 4096 };
+enum { LINE_MAX_BYTES = 4096, DESCRIPTORS = 64 };
 
 struct options {
 	bool json;
@@ -75,7 +75,9 @@ static int run_reap(const struct config *c, void *data, char *const[], size_t, s
 	struct options *o = data;
 	struct host host = HOST_INIT;
 	scoped_fd int store = -1;
-	int r = host_open(&host, e);
+	int r = file_need_descriptors(DESCRIPTORS, e);
+	if (r == 0)
+		r = host_open(&host, e);
 	if (r == 0)
 		r = record_open_store(c->state_dir, &store, e);
 	struct reap reap = {

@@ -38,6 +38,7 @@ enum {
 	TAKE_DOWN_MS = 120000,
 	SERVE_MS = 60000, /* one event */
 	HEARTBEAT_MS = 15000,
+	DESCRIPTORS = 256, /* of a keeper with everything, twice over and more */
 	ORPHANS_MS = 1000, /* for killed processes whose parent died first, the container's init for one */
 };
 
@@ -726,7 +727,8 @@ static int begin(struct keeper *k, struct err *e)
 	const char *names[RECORD_RESOURCES_MAX] = {NULL};
 	watchdog_step("taking down what others left", LEFTOVERS_MS);
 	int r = record_open_store(k->spec.config.state_dir, &k->sandbox.store_fd, e);
-	struct reap reap = {.store_fd = k->sandbox.store_fd, .host = &k->host, .tell = tell_leftover, .data = k};
+	struct reap reap = {
+		.store_fd = k->sandbox.store_fd, .host = &k->host, .tell = tell_leftover, .data = k};
 	if (r == 0)
 		r = resources_reap(&reap, e);
 	if (r < 0)
@@ -754,8 +756,11 @@ static int run(struct keeper *k, struct err *e)
 	k->loop = loop_new();
 	if (!k->loop)
 		return err_sys(e, "make an event loop");
+	int r = file_need_descriptors(DESCRIPTORS, e);
+	if (r < 0)
+		return r;
 	k->kmsg = oomlog_open();
-	int r = child_adopt_orphans(e);
+	r = child_adopt_orphans(e);
 	if (r == 0)
 		r = host_open(&k->host, e);
 	if (r == 0)
@@ -770,7 +775,7 @@ static int run(struct keeper *k, struct err *e)
 	r = take_down(k, &down);
 	if (r < 0) {
 		char text[560];
-		(void)snprintf(text, sizeof(text), "sandbox %s keeps its slot: %s", k->result.id, down.msg);
+		(void)snprintf(text, sizeof(text), "sandbox %s stays: %s", k->result.id, down.msg);
 		tell_text(k->client, MESSAGE_WARNING, text);
 	}
 	return r;

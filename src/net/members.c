@@ -191,8 +191,9 @@ static int put_removals(struct nft_batch *b, const char *link, struct err *e)
 {
 	const struct nft_element x = element_of(link);
 	struct nft_element flows = x;
-	/* Removing makes sure first that the element is there. One that gets its statement from the set then, as it brings
-	 * none, makes the kernel let go of connection tracking once too often, until nothing is tracked any more. */
+	/* Removing makes sure first that the element is there. One that gets its statement from the set then, as it
+	 * brings none, makes the kernel let go of connection tracking once too often, until nothing is tracked any
+	 * more. */
 	flows.flows_over = 1;
 	nft_remove(b, &inet_table, "flow_limit", &flows);
 	for (size_t i = 0; i < sizeof(sets) / sizeof(sets[0]); i++) {

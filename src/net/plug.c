@@ -96,9 +96,14 @@ int plug_in(const struct plug *p, struct err *e)
 		r = add_pair(p, n, &near, &far, e);
 	if (r == 0)
 		r = set_up_near(p, n, far_mac, e);
-	netlink_close(n);
 	if (r == 0)
 		r = set_up_far(p, e);
+	/* That its other end is up, a link notes some time later, and until then it sends nothing: the answer to the
+	 * sandbox's first question by ARP would be lost, and the next one comes after a second. Asking for the link
+	 * makes it note that (Linux 6.8). */
+	if (r == 0)
+		r = link_read(n, p->link, NULL, NULL, NULL, e);
+	netlink_close(n);
 	return r < 0 ? err_ctx(e, r, "the sandbox's link") : 0;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/scope.h"
 
+/* In the order of making: processes go first, the network that they could use goes last. */
 static const struct resource *const kinds[] = {&resource_network, &resource_scratch, &resource_processes,
 					       &resource_cgroup};
 
@@ -106,7 +107,7 @@ int resources_reap(struct reap *reap, struct err *e)
 {
 	int first = reap->dry_run ? list_orphans(reap, e)
 				  : record_for_orphans(reap->store_fd, take_down, reap, e);
-	for (size_t i = 0; i < N_KINDS; i++) {
+	for (size_t i = N_KINDS; i-- > 0;) {
 		struct err own = ERR_INIT;
 		if (kinds[i]->sweep && kinds[i]->sweep(reap, &own) < 0 && first == 0)
 			first = err_set(e, own.code, "sweep %s: %s", kinds[i]->name, own.msg);

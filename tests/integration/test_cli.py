@@ -11,7 +11,7 @@ import pytest
 
 from conftest import IMAGE, PROGRAM
 
-COMMANDS = ([], ["run"], ["ps"], ["image"], ["image", "build"], ["image", "import"], ["image", "list"])
+COMMANDS = ([], ["run"], ["ps"], ["reap"], ["image"], ["image", "build"], ["image", "import"], ["image", "list"])
 
 
 def said(done):
@@ -54,6 +54,8 @@ def test_output_that_cannot_be_written(runner):
         ("ps --frobnicate", 2, 'unknown option --frobnicate: see "ermite-runner ps --help"'),
         ("ps extra", 2, 'ps does not take "extra": see "ermite-runner ps --help"'),
         ("ps --json=1", 2, "option --json takes no value"),
+        ("reap extra", 2, 'reap does not take "extra": see "ermite-runner reap --help"'),
+        ("reap --json --dry-runs", 2, 'unknown option --dry-runs: see "ermite-runner reap --help"'),
         ("run", 125, 'run needs [--] COMMAND [ARG...]: see "ermite-runner run --help"'),
         ("run --", 125, 'run needs [--] COMMAND [ARG...]: see "ermite-runner run --help"'),
         ("run --frobnicate -- true", 125, 'unknown option --frobnicate: see "ermite-runner run --help"'),

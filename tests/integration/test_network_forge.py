@@ -78,7 +78,7 @@ def test_http_and_git(lab, guest):  # noqa: F811
     cd p
     git rev-parse HEAD
     git -c user.name=a -c user.email=b commit --quiet --allow-empty --message $$
-    git push --quiet origin HEAD:refs/heads/of-$$
+    git push --quiet origin HEAD:refs/heads/of-$(date +%s%N)
     git ls-remote --heads origin | wc -l
     """
     commit, heads = guest.output(script).split()

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -140,8 +141,10 @@ int lab_socket(int netns, int type, uint32_t address, uint16_t port)
 	int fd = socket(AF_INET, type | SOCK_CLOEXEC, type == SOCK_RAW ? IPPROTO_RAW : 0);
 	lab_expect(netns_enter(back, &e), 0, &e);
 	int on = 1;
-	if (fd < 0 || (type == SOCK_DGRAM && (bind(fd, (struct sockaddr *)&own, sizeof(own)) < 0 ||
-					      setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof(on)) < 0)))
+	const struct timeval patience = {.tv_sec = 5};
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) < 0 ||
+	    (type == SOCK_DGRAM && (bind(fd, (struct sockaddr *)&own, sizeof(own)) < 0 ||
+				    setsockopt(fd, IPPROTO_IP, IP_RECVERR, &on, sizeof(on)) < 0)))
 		fail_msg("socket: %s", strerrordesc_np(errno));
 	return fd;
 }

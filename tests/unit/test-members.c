@@ -1,5 +1,5 @@
-/* Needs root. The gateway's sets and maps in a namespace of the test's own: whatever a member was, nothing of it is left
- * when it has gone. */
+/* Needs root. The gateway's sets and maps in a namespace of the test's own: whatever a member was, nothing of it is
+ * left when it has gone. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Needs root. Elements, chains and counters of a table in a namespace of the test's own; what was done is read back with
- * nft(8). */
+/* Needs root. Elements, chains and counters of a table in a namespace of the test's own; what was done is read back
+ * with nft(8). */
 #include <errno.h>
 #include <linux/netfilter.h>
 #include <setjmp.h>

@@ -110,6 +110,7 @@ static int setup(void **)
 	const struct gateway_plan gateway_plan = {.network = LAB_NETWORK, .store_fd = host.run};
 	lab_expect(gateway_lock(&host, &lock, &e), 0, &e);
 	lab_expect(gateway_ensure(&host, &gateway_plan, &gateway, &notes, &e), 0, &e);
+	fd_close(&lock);
 	loop = loop_new();
 	assert_non_null(loop);
 	lab_expect(loop_add_timer(loop, on_timer, NULL, &timer, &e), 0, &e);

@@ -249,7 +249,7 @@ void upstream_close(struct dns *d);
 /* Gets ready to log, before the isolation: telling the time may need a file. */
 void log_open(struct dns *d);
 
-/* One question's line. verdict and rule are names for it, rule may be NULL. */
+/* One question's line. verdict and rule are names for it. */
 void log_question(struct dns *d, const struct dns_query *q, const char *verdict, const char *rule,
 		  unsigned rcode, uint64_t ms);
 
