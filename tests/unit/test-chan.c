@@ -94,12 +94,14 @@ static void test_refuses_to_send(void **)
 	assert_int_equal(chan_send(-1, &m, &e), -EMSGSIZE);
 }
 
+enum { SENT_FDS_MAX = 2 * CHAN_FDS_MAX };
+
 /* Sends raw bytes with n_fds duplicates of a descriptor. */
 static void send_raw(int fd, const void *p, size_t n, size_t n_fds)
 {
 	union {
 		struct cmsghdr align;
-		char bytes[CMSG_SPACE(sizeof(int) * 16)];
+		char bytes[CMSG_SPACE(sizeof(int) * SENT_FDS_MAX)];
 	} control = {0};
 	struct iovec part = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
@@ -125,9 +127,9 @@ static void test_malformed(void **)
 		int result;
 	} rows[] = {
 		{"a head alone", HEAD_BYTES, 0, 0, 1},
-		{"four descriptors", HEAD_BYTES, 0, 4, 1},
-		{"five descriptors", HEAD_BYTES, 0, 5, -EPROTO},
-		{"sixteen descriptors", HEAD_BYTES, 0, 16, -EPROTO},
+		{"as many descriptors as can be", HEAD_BYTES, 0, CHAN_FDS_MAX, 1},
+		{"one more", HEAD_BYTES, 0, CHAN_FDS_MAX + 1, -EPROTO},
+		{"twice as many", HEAD_BYTES, 0, SENT_FDS_MAX, -EPROTO},
 		{"half a head", HEAD_BYTES / 2, 0, 2, -EPROTO},
 		{"less than claimed", HEAD_BYTES + 3, 4, 2, -EPROTO},
 		{"more than claimed", HEAD_BYTES + 5, 4, 0, -EPROTO},

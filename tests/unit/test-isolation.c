@@ -50,9 +50,9 @@ static void test_find(void **)
 	/* What it is made of stands in the record in this order. */
 	const struct resource *const *r = isolation_system.resources;
 	assert_ptr_equal(r[0], &resource_network);
-	assert_ptr_equal(r[1], &resource_processes);
-	assert_ptr_equal(r[2], &resource_cgroup);
-	assert_ptr_equal(r[3], &resource_scratch);
+	assert_ptr_equal(r[1], &resource_scratch);
+	assert_ptr_equal(r[2], &resource_processes);
+	assert_ptr_equal(r[3], &resource_cgroup);
 	assert_null(r[4]);
 }
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,13 +37,16 @@ int container_prepare(struct container *c, const char *id, struct err *e)
 	 * /etc/subuid. */
 	const char *const environment[] = {"PATH=/nonexistent", NULL};
 	const int fds[] = {-1, -1, STDERR_FILENO, far};
-	const struct child_plan plan = {.path = path,
-					.arguments = arguments,
-					.environment = environment,
-					.fds = fds,
-					.n_fds = 4,
-					.die_with_parent = true,
-					.new_session = true};
+	const struct child_plan plan = {
+		.path = path,
+		.arguments = arguments,
+		.environment = environment,
+		.fds = fds,
+		.n_fds = 4,
+		/* What it starts cannot outlive it, at whatever instant it is killed. */
+		.clone_flags = CLONE_NEWPID,
+		.die_with_parent = true,
+		.new_session = true};
 	return child_start(&plan, &c->lxc, e);
 }
 
@@ -149,7 +153,6 @@ int container_start(struct container *c, const char *id, uid_t uid, bool lxcfs, 
 		return r;
 	const struct chan_message m = {.type = 1, .n_fds = 2, .fds = {fd, userns}};
 	r = chan_send(c->channel, &m, e);
-	fd_close(&c->channel);
 	return r < 0 ? err_ctx(e, r, "ermite-lxc") : 0;
 }
 

@@ -14,7 +14,7 @@
 
 struct container {
 	struct child lxc; /* ermite-lxc */
-	int channel;      /* to it, until it has its configuration */
+	int channel;      /* to it; while it is open, the keeper lives */
 	int init_pidfd;   /* the container's init, once it knocked */
 	bool ended;       /* ermite-lxc was reaped */
 	struct child_end end;

@@ -1,6 +1,7 @@
 #include "isolation/system/lxc.h"
 
 #include <lxc/lxccontainer.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -31,15 +32,25 @@ static ssize_t receive_config(char *text, int *ret_userns)
 	return fd < 0 || *ret_userns < 0 ? -1 : file_read_all(fd, text, CONFIG_MAX, &e);
 }
 
+/* This process is the first of a pid namespace, so that none of liblxc's outlives it; those find each other in /proc. It
+ * can be mounted as long as we are root outside of the sandbox's user namespace, and is this process's own. */
+static int show_processes(void)
+{
+	if (unshare(CLONE_NEWNS) < 0)
+		return -1;
+	return mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+}
+
 /* Goes into the sandbox's outer user namespace. We are as good as root in there, and what the kernel counts for a user
  * is counted on the sandbox's. The change of credentials takes two settings back. */
 static int enter_userns(int userns)
 {
-	pid_t parent = getppid();
 	if (setns(userns, CLONE_NEWUSER) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 ||
 	    prctl(PR_SET_DUMPABLE, 1) < 0)
 		return -1;
-	return getppid() == parent ? 0 : -1;
+	/* A keeper that ended meanwhile could not kill us. */
+	struct pollfd keeper = {.fd = LXC_CHANNEL_FD, .events = POLLRDHUP};
+	return poll(&keeper, 1, 0) == 0 ? 0 : -1;
 }
 
 /* liblxc finds no control groups: those are the keeper's. The mount is this process's own, made only now, when
@@ -91,7 +102,7 @@ int lxc_run(const char *id)
 		return LXC_MISUSED;
 	scoped_fd int userns = -1;
 	ssize_t n = receive_config(text, &userns);
-	if (n <= 0 || enter_userns(userns) < 0 || hide_cgroups() < 0)
+	if (n <= 0 || show_processes() < 0 || enter_userns(userns) < 0 || hide_cgroups() < 0)
 		return LXC_MISUSED;
 	fd_close(&userns);
 	(void)close(LXC_CHANNEL_FD); /* nothing of ours may be inherited by the container */
