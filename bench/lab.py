@@ -49,8 +49,8 @@ class Sandbox:
         if self.run.stdout.read(1) != b"x":
             raise RuntimeError("a sandbox does not start")
         self.enter = ["nsenter", "--target", self.process_with_link(), "--net", "--"]
-        route = subprocess.run([*self.enter, "ip", "-json", "route", "show", "default"], capture_output=True, check=True)
-        self.gateway = json.loads(route.stdout)[0]["gateway"]
+        route = subprocess.check_output([*self.enter, "ip", "-json", "route", "show", "default"])
+        self.gateway = json.loads(route)[0]["gateway"]
 
     def process_with_link(self):
         """A process inside: of the descendants one whose network namespace has an eth0."""

@@ -112,6 +112,24 @@ enum gateway_state gateway_look(const struct host *h, int store_fd, int *ret_net
 	return GATEWAY_OURS;
 }
 
+int gateway_network(const struct host *h, struct cidr *ret, struct err *e)
+{
+	static const char head[] = "network ";
+	char conf[CONF_MAX];
+	struct network_allow network;
+	ssize_t n = file_read_text(h->run, CONF_NAME, conf, sizeof(conf), e);
+	if (n < 0)
+		return (int)n;
+	if (strncmp(conf, head, strlen(head)) != 0)
+		return err_set(e, -EINVAL, HOST_RUN_DIR "/" CONF_NAME " is not ours");
+	conf[strcspn(conf, ",")] = '\0';
+	int r = network_allow_parse(conf + strlen(head), &network, e);
+	if (r < 0 || network.n != 1)
+		return err_set(e, -EINVAL, HOST_RUN_DIR "/" CONF_NAME " is not ours");
+	*ret = network.items[0].to;
+	return 0;
+}
+
 /* --- making what is inside ----------------------------------------------------------------------------------- */
 
 static int new_namespace(int *ret, struct err *e)

@@ -44,6 +44,9 @@ enum gateway_state {
  * (caller's). */
 enum gateway_state gateway_look(const struct host *h, int store_fd, int *ret_netns);
 
+/* Reads which network the gateway is for. Returns 0 or a negative errno. */
+[[nodiscard]] int gateway_network(const struct host *h, struct cidr *ret, struct err *e);
+
 /* Makes right what of the gateway is in the host's namespace, the caller's: the pair, its route, the table,
  * forwarding; and the set of the host's addresses. What was wrong is a line each in mended. */
 [[nodiscard]] int gateway_mend(int netns, const struct cidr *network, struct buf *mended, struct err *e);

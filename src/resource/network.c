@@ -9,6 +9,7 @@
 #include "net/ruleset.h"
 #include "resource/resource.h"
 #include "spec/forge.h"
+#include "sys/conntrack.h"
 #include "sys/link.h"
 #include "sys/netlink.h"
 
@@ -18,8 +19,8 @@
 static int add_member(struct sandbox *s, int netns, struct err *e)
 {
 	const struct config *c = &s->spec->config;
-	struct network_allow allow;
-	struct forge forge;
+	struct network_allow allow = {0};
+	struct forge forge = {0};
 	int r = network_allow_parse(c->network_allow, &allow, e);
 	if (r == 0)
 		r = forge_read(c, &forge, e);
@@ -85,16 +86,36 @@ static int count_other(void *data, const char *link)
 	return 0;
 }
 
+/* The slot in a link's name, or SLOTS_MAX for one that is not ours. */
+static uint32_t slot_of(const char *link)
+{
+	size_t letters = strcspn(link, "0123456789");
+	uint64_t slot = SLOTS_MAX;
+	if (num_parse(link + letters, 0, SLOTS_MAX - 1, &slot) < 0)
+		return SLOTS_MAX;
+	return (uint32_t)slot;
+}
+
 /* Removes a member's rules, or with the last of them the gateway. The link goes with the sandbox's namespace, in
  * which nothing runs any more: the kernel does that a little later, and waiting for it would take longer than
- * everything else. The lock is held. */
+ * everything else. What the sandbox's connections left in the tables of the gateway and of the host must not be taken
+ * for those of the next one in the slot. The lock is held. */
 static int remove_member(const struct host *host, int netns, const char *link, struct err *e)
 {
 	struct others others = {.link = link};
-	int r = members_each(netns, count_other, &others, e);
+	struct cidr network;
+	int r = gateway_network(host, &network, e);
+	if (r == 0)
+		r = members_each(netns, count_other, &others, e);
 	if (r < 0)
 		return r;
-	return others.n == 0 ? gateway_remove(host, e) : members_remove(netns, link, e);
+	uint32_t address = slot_guest_in(&network, slot_of(link));
+	r = others.n == 0 ? gateway_remove(host, e) : members_remove(netns, link, e);
+	if (r == 0 && others.n > 0)
+		r = conntrack_forget(netns, address, e);
+	if (r >= 0)
+		r = conntrack_forget(-1, address, e);
+	return r < 0 ? r : 0;
 }
 
 static int unmake(struct sandbox *s, struct err *e)
@@ -122,16 +143,6 @@ struct strays {
 	uint32_t n;
 	char links[SLOTS_MAX][NETWORK_LINK_SIZE];
 };
-
-/* The slot in a link's name, or SLOTS_MAX for one that is not ours. */
-static uint32_t slot_of(const char *link)
-{
-	size_t letters = strcspn(link, "0123456789");
-	uint64_t slot = SLOTS_MAX;
-	if (num_parse(link + letters, 0, SLOTS_MAX - 1, &slot) < 0)
-		return SLOTS_MAX;
-	return (uint32_t)slot;
-}
 
 static int look_at_member(void *data, const char *link)
 {

@@ -94,9 +94,10 @@ void job_result_json(const struct job_result *r, struct buf *out)
 	buf_fmt(out, "},\"memory_peak_bytes\":%llu,\"cpu_seconds\":%llu.%03llu",
 		(unsigned long long)r->memory_peak_bytes, (unsigned long long)(r->cpu_ns / 1'000'000'000),
 		(unsigned long long)(r->cpu_ns / 1'000'000 % 1000));
+	uint64_t network_bytes = r->network.sent_bytes + r->network.received_bytes;
 	buf_fmt(out, ",\"disk_used_bytes\":%llu,\"output_bytes\":%llu,\"network_bytes\":%llu,",
 		(unsigned long long)r->disk_used_bytes, (unsigned long long)r->output_bytes,
-		(unsigned long long)(r->network.sent_bytes + r->network.received_bytes));
+		(unsigned long long)network_bytes);
 	json_network(&r->network, out);
 	buf_str(out, "}");
 }

@@ -124,6 +124,11 @@ static void make_mac(uint8_t end, uint32_t slot, uint8_t ret[static NETWORK_MAC_
 	memcpy(ret, mac, sizeof(mac));
 }
 
+uint32_t slot_guest_in(const struct cidr *network, uint32_t slot)
+{
+	return network->address + (slot << (32 - NETWORK_SLOT_BITS)) + 2;
+}
+
 void slot_gateway_mac(uint32_t slot, uint8_t ret[static NETWORK_MAC_BYTES])
 {
 	make_mac(1, slot, ret);

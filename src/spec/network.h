@@ -54,6 +54,7 @@ bool network_is_denied(uint32_t address, const struct network_allow *allow);
 /* Addresses of a slot: its gateway's, .1 of the slot-th /30 of the network, and its own, .2. */
 uint32_t slot_gateway(const struct config *c, uint32_t slot);
 uint32_t slot_guest(const struct config *c, uint32_t slot);
+uint32_t slot_guest_in(const struct cidr *network, uint32_t slot);
 
 /* Link-layer addresses of the two ends of a slot's link: locally administered, the same at every start. */
 void slot_gateway_mac(uint32_t slot, uint8_t ret[static NETWORK_MAC_BYTES]);

@@ -171,8 +171,9 @@ static int make_dir(const struct cgroup_hierarchy *h, const char *path, bool may
 	bool is_there = mkdir(path, 0755) < 0;
 	if (is_there && (errno != EEXIST || !may_exist))
 		return err_sys(e, "make the cgroup %s", path);
-	if (is_there || !(h->controllers & CGROUP_CPUSET) || h->v2)
+	if (!(h->controllers & CGROUP_CPUSET) || h->v2)
 		return 0;
+	/* Also of a group that was there: whoever made it a moment ago may not have come to this. */
 	int r = inherit_cpuset(path, "cpuset.cpus", e);
 	return r < 0 ? r : inherit_cpuset(path, "cpuset.mems", e);
 }
@@ -186,6 +187,8 @@ static int make_in(const struct cgroup_hierarchy *h, const char *id, struct err 
 	/* The group above all sandboxes goes with the last of them, perhaps just now: make it again. */
 	for (int tries = 0; tries < 1000; tries++) {
 		int r = make_dir(h, path, true, e);
+		if (r == -ENOENT)
+			continue;
 		if (r < 0)
 			return r;
 		if (h->v2)

@@ -27,7 +27,8 @@ FORGE = ("--guest-forge", "1", "--url", "http://forge.example.test:3000", "--ins
 def nothing_left(lab):  # noqa: F811
     yield
     lab.end_guests()
-    assert lab.runner.ps() == []
+    left = lab.runner.ps()
+    assert not left, left
 
 
 def tables_of(net):
@@ -122,7 +123,8 @@ def test_keeper_is_killed_while_it_starts(lab):  # noqa: F811
         running.wait()
     job = lab.runner.run("--", "true")
     assert job.status == 0, job
-    assert lab.runner.ps() == []
+    left = lab.runner.ps()
+    assert not left, left
     assert_no_network(lab)
     assert lab.leaks() == before
 

@@ -182,7 +182,7 @@ def expected_postures(slot):
         "lxc": {
             **root_helper(["PATH=/nonexistent"], LIBLXC_BLOCKS, NONE),
             **dict(CapPrm=everything, CapEff=everything, CapBnd=everything),
-            "namespaces": {"mnt", "user"},
+            "namespaces": {"mnt", "pid", "pid_for_children", "user"},
         },
     }
 
@@ -193,8 +193,8 @@ def expected_descriptors(state):
     return {
         "keeper": {
             **{record: 2, record + "/ID": 1, record + "/ID/record": 1},
-            **{"/dev/null": 2, "/memfd:sandbox-spec": 1, "/dev/kmsg": 1},
-            **{"socket": 2, "[eventpoll]": 1, "[signalfd]": 1, "[timerfd]": 4, "[pidfd]": 4},
+            **{"/dev/null": 3, "/memfd:sandbox-spec": 1, "/dev/kmsg": 1, "/": 1, "/run/ermite-runner": 1, "mnt": 1},
+            **{"socket": 3, "[eventpoll]": 1, "[signalfd]": 1, "[timerfd]": 5, "[pidfd]": 4},
         },
         # Its own root is empty: what it has of /dev was opened before. The pipes are the client's.
         "conduit": {"/null": 2, "[eventpoll]": 1, "socket": 2, "[timerfd]": 3, "pipe": 2},

@@ -573,12 +573,26 @@ static int prepare(void)
 	return 0;
 }
 
+/* The group above all was made by another process that has not come to its cpuset yet. */
+static void test_above_is_half_made(void **)
+{
+	char above[PATH_MAX];
+	const struct cgroup_hierarchy *cpuset = with(CGROUP_CPUSET);
+	if (cpuset) {
+		(void)snprintf(above, sizeof(above), "%s/ermite-runner", cpuset->path);
+		assert_true(mkdir(above, 0755) == 0 || errno == EEXIST);
+	}
+	make_group();
+	assert_int_equal(run_inside(do_nothing), 0);
+}
+
 int main(void)
 {
 	if (geteuid() != 0)
 		return 77;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_host),
+		cmocka_unit_test_setup_teardown(test_above_is_half_made, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_limits_are_in_force, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_make_twice, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cpuset, setup, teardown),

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -637,7 +638,8 @@ static void test_open_owned(void **state)
 	assert_int_equal(chmod("parent", 0700), 0);
 	assert_int_equal(symlink("parent", "link"), 0);
 	(void)snprintf(path, sizeof(path), "%s/link/own", base);
-	assert_true(file_open_owned(path, &fd, &e) < 0);
+	assert_int_equal(file_open_owned(path, &fd, &e), -ENOTDIR);
+	assert_non_null(strstr(e.msg, "/link is a link: name the directory that it leads to"));
 	assert_int_equal(file_open_owned("parent/own", &fd, &e), -EINVAL);
 	assert_int_equal(file_open_owned("/../x", &fd, &e), -EXDEV);
 	assert_int_equal(fd, -1);
@@ -646,6 +648,44 @@ static void test_open_owned(void **state)
 	assert_int_equal(file_remove_tree(lib, strrchr(base, '/') + 1, &e), 0);
 	fd_close(&lib);
 	assert_int_equal(fds_open(), before);
+}
+
+static void test_local(void **)
+{
+	struct err e = ERR_INIT;
+	scoped_fd int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(file_check_local(root, "/", &e), 0);
+	assert_int_equal(file_check_local(-1, "nothing", &e), -EBADF);
+	assert_int_equal(file_check_owned(root, "/", &e), 0);
+}
+
+/* Raises its own limit as far as it may: 0, or 1 and more for what went wrong. */
+static int ask_for_descriptors(void)
+{
+	struct err e = ERR_INIT;
+	struct rlimit limit = {.rlim_cur = 20, .rlim_max = 100};
+	if (setrlimit(RLIMIT_NOFILE, &limit) < 0 || setresuid(1234, 1234, 1234) < 0)
+		return 1;
+	if (file_need_descriptors(20, &e) != 0 || file_need_descriptors(100, &e) != 0)
+		return 2;
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur != 100 || limit.rlim_max != 100)
+		return 3;
+	if (file_need_descriptors(101, &e) != -EMFILE)
+		return 4;
+	return strcmp(e.msg, "101 open files are needed, and 100 are allowed: see ulimit -n") != 0 ? 5 : 0;
+}
+
+static void test_need_descriptors(void **)
+{
+	int status = -1;
+	if (geteuid() != 0)
+		skip();
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		_exit(ask_for_descriptors());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
 }
 
 static void test_memfd(void **)
@@ -690,6 +730,8 @@ int main(void)
 		ROW(test_remove_stops_at_mounts),
 		ROW(test_make_directories),
 		ROW(test_open_owned),
+		ROW(test_local),
+		ROW(test_need_descriptors),
 		ROW(test_memfd),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -177,6 +177,61 @@ static void test_refusals(void **)
 	assert_int_equal(fds_open(), before);
 }
 
+struct search {
+	struct stat file;
+	struct loopdev found;
+	unsigned n;
+};
+
+static int search_one(void *data, const struct loopdev *l)
+{
+	struct search *s = data;
+	if (l->file_dev != s->file.st_dev || l->file_ino != s->file.st_ino)
+		return 0;
+	s->found = *l;
+	assert_non_null(strstr(l->file_name, "(deleted)"));
+	return (int)++s->n;
+}
+
+/* A device is found by its file, and goes only when nobody has it open. */
+static void test_each_and_release(void **)
+{
+	int before = fds_open();
+	struct err e = ERR_INIT;
+	struct search s = {0};
+	char path[LOOPDEV_PATH_MAX];
+	int file = make_file();
+	int device = -1;
+	assert_int_equal(fstat(file, &s.file), 0);
+	assert_int_equal(loopdev_each(search_one, &s), 0);
+	assert_int_equal(loopdev_attach(file, false, &device, path, &e), 0);
+	assert_int_equal(loopdev_each(search_one, &s), 1);
+	assert_string_equal(s.found.path, path);
+	assert_int_equal(loopdev_release(&s.found, 20, &e), -EBUSY);
+	assert_non_null(strstr(e.msg, path));
+	assert_true(holds(path, file));
+	/* A device that holds another file by now is as good as released, and left alone. */
+	struct loopdev other = s.found;
+	other.file_ino++;
+	assert_int_equal(loopdev_release(&other, 20, &e), 0);
+	assert_true(holds(path, file));
+	(void)close(device);
+	assert_int_equal(loopdev_release(&s.found, 20, &e), 0);
+	assert_int_equal(loopdev_each(search_one, &s), 0);
+	/* One that does not go by itself. */
+	assert_int_equal(loopdev_attach(file, false, &device, path, &e), 0);
+	struct loop_info64 info = status_of(device);
+	info.lo_flags &= ~(uint32_t)LO_FLAGS_AUTOCLEAR;
+	assert_int_equal(ioctl(device, LOOP_SET_STATUS64, &info), 0);
+	(void)close(device);
+	assert_true(holds(path, file));
+	assert_int_equal(loopdev_each(search_one, &s), 2);
+	assert_int_equal(loopdev_release(&s.found, 20, &e), 0);
+	assert_false(holds(path, file));
+	(void)close(file);
+	assert_int_equal(fds_open(), before);
+}
+
 int main(void)
 {
 	if (geteuid() != 0 || access("/dev/loop-control", R_OK | W_OK) < 0)
@@ -184,7 +239,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_attach),   cmocka_unit_test(test_attach_read_only),
 		cmocka_unit_test(test_share),    cmocka_unit_test(test_two_attach_at_once),
-		cmocka_unit_test(test_refusals),
+		cmocka_unit_test(test_refusals), cmocka_unit_test(test_each_and_release),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

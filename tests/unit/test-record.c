@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -11,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -610,6 +613,104 @@ static void test_two_reapers(void **)
 	(void)close(said[1]);
 }
 
+/* With so many descriptors to spare: nothing that cannot be looked at counts as not there. */
+static void look_with(unsigned spare, const bool taken[static 4])
+{
+	struct err e = ERR_INIT;
+	struct rlimit before;
+	struct record_info *infos = NULL;
+	struct record *r = NULL;
+	size_t n = 0;
+	struct taking t = {.keep = true};
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	const struct rlimit few = {(rlim_t)(fds_open() + (int)spare), before.rlim_max};
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	int listed = record_list(store, &infos, &n, &e);
+	assert_true(listed == 0 ? n == 3 : listed == -EMFILE);
+	free(infos);
+	int created = record_create(store, &spec, resources, &r, &e);
+	assert_true(created == 0 ? !taken[record_info(r)->slot] : created == -EMFILE);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	if (created == 0)
+		assert_int_equal(record_remove(&r, &e), 0);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	int reaped = record_for_orphans(store, take, &t, &e);
+	assert_true(reaped == 0 ? t.n == 2 : reaped == -EMFILE);
+	/* It can be done with enough of them, and not with none. */
+	assert_true(spare > 0 || (listed < 0 && created < 0 && reaped < 0));
+	assert_true(spare < 8 || (listed == 0 && created == 0 && reaped == 0));
+}
+
+static void test_few_descriptors(void **)
+{
+	static const bool taken[4] = {true, true, true, false};
+	struct record *r[3] = {create(), create(), create()};
+	/* The limit is one of numbers: there must be none free below those in use. */
+	record_free(r[2]);
+	record_free(r[1]);
+	for (unsigned spare = 0; spare <= 8; spare++) {
+		int status = -1;
+		pid_t pid = fork();
+		assert_true(pid >= 0);
+		if (pid == 0) {
+			look_with(spare, taken);
+			_exit(0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (status != 0)
+			fail_msg("with %u to spare", spare);
+	}
+	put_away(r[0]);
+}
+
+/* A record goes on in whole lines on a disk that is full: its blocks were there from the start. */
+static int fill_and_go_on(void)
+{
+	static char block[4096];
+	struct record *r = NULL;
+	struct record_info *i = NULL;
+	size_t n = 0;
+	char path[64];
+	(void)snprintf(path, sizeof(path), "%s/full", state_dir);
+	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    mkdir(path, 0700) < 0 || mount("none", path, "tmpfs", 0, "mode=700,size=256k") < 0 ||
+	    record_open_store(path, &store, NULL) < 0 || record_create(store, &spec, resources, &r, NULL) < 0)
+		return 1;
+	scoped_fd int filler = openat(store, "filler", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	while (write(filler, block, sizeof(block)) > 0)
+		;
+	for (int k = 0; k < 300; k++)
+		if (record_add_process(r, "lxcfs", getpid(), NULL) < 0)
+			return 2;
+	record_set_state(r, "running");
+	record_set_left(r, "a reason");
+	if (record_list(store, &i, &n, NULL) < 0 || n != 1 || !i->readable ||
+	    strcmp(i->state, "running") != 0 || strcmp(i->left, "a reason") != 0)
+		return 3;
+	free(i);
+	/* What no longer fits is left out, and the record stays as it is. */
+	for (int k = 0; k < 1000; k++)
+		(void)!record_add_process(r, "lxcfs", getpid(), NULL);
+	if (record_list(store, &i, &n, NULL) < 0 || n != 1 || !i->readable || i->n_processes != 1)
+		return 4;
+	free(i);
+	return record_remove(&r, NULL) < 0 ? 5 : 0;
+}
+
+static void test_full_disk(void **)
+{
+	int status = -1;
+	char path[64];
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		_exit(fill_and_go_on());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	(void)snprintf(path, sizeof(path), "%s/full", state_dir);
+	assert_int_equal(rmdir(path), 0);
+}
+
 int main(void)
 {
 	if (geteuid() != 0)
@@ -630,6 +731,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_strangers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_orphans, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_two_reapers, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_few_descriptors, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

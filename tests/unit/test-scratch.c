@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -208,6 +209,158 @@ static void test_first_ones_at_once(void **)
 	}
 }
 
+/* A state directory on a small file system of this process's own mount namespace. */
+static int open_small_store(const char *options)
+{
+	char path[64];
+	struct err e = ERR_INIT;
+	int fd = -1;
+	(void)snprintf(path, sizeof(path), "%s/small", state_dir);
+	assert_int_equal(mkdir(path, 0700), 0);
+	assert_int_equal(mount("none", path, "tmpfs", 0, options), 0);
+	if (record_open_store(path, &fd, &e) < 0)
+		fail_msg("%s", e.msg);
+	return fd;
+}
+
+static void close_small_store(int fd)
+{
+	char path[64];
+	(void)close(fd);
+	(void)snprintf(path, sizeof(path), "%s/small", state_dir);
+	assert_int_equal(umount2(path, MNT_DETACH), 0);
+	assert_int_equal(rmdir(path), 0);
+	spec.config.disk_overcommit = 1;
+}
+
+/* What is promised beyond the free space is refused with the figures; so is everything when next to nothing is free. */
+static void test_room(void **)
+{
+	struct err e = ERR_INIT;
+	struct sandbox s;
+	int small = open_small_store("mode=700,size=100m");
+	assert_int_equal(begin(&s, small, &e), 0);
+	assert_int_equal(resource_scratch.make(&s, &e), -ENOSPC);
+	unsigned asked = 0;
+	unsigned available = 0;
+	unsigned others = 0;
+	assert_int_equal(
+		sscanf(e.msg,
+		       "%u MiB of disk are asked for, but %u MiB are free in the state directory, 64 MiB of "
+		       "them must stay free, and %u MiB are promised",
+		       &asked, &available, &others),
+		3);
+	assert_int_equal(asked, 1024);
+	assert_true(available > 80 && available <= 100);
+	assert_int_equal(others, 0);
+	assert_non_null(strstr(e.msg, "ERMITE_RUNNER_DISK_OVERCOMMIT above 1 would do"));
+	/* The second one finds what the first was promised. */
+	struct sandbox second;
+	spec.config.disk_overcommit = 40;
+	make(&s);
+	assert_int_equal(begin(&second, small, &e), 0);
+	assert_int_equal(resource_scratch.make(&second, &e), -ENOSPC);
+	assert_int_equal(sscanf(strstr(e.msg, "and "), "and %u MiB are promised", &others), 1);
+	assert_true(others > 1000 && others <= 1024);
+	assert_int_equal(record_remove(&s.record, &e), 0);
+	make(&second);
+	assert_int_equal(resource_scratch.unmake(&second, &e), 0);
+	scoped_fd int filler = openat(small, "filler", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	assert_int_equal(posix_fallocate(filler, 0, 40 * MIB), 0);
+	assert_int_equal(resource_scratch.make(&second, &e), -ENOSPC);
+	assert_non_null(
+		strstr(e.msg, " MiB are free in the state directory, of which 64 MiB must stay free"));
+	assert_int_equal(record_remove(&second.record, &e), 0);
+	fd_close(&filler);
+	close_small_store(small);
+}
+
+/* A disk that something still uses stays, and its record with it. */
+static void test_disk_in_use(void **)
+{
+	struct err e = ERR_INIT;
+	char device[LOOPDEV_PATH_MAX];
+	scoped_fd int file = -1;
+	int loop = -1;
+	make(&sandbox);
+	assert_int_equal(scratch_open(&sandbox, &file, &e), 0);
+	assert_int_equal(loopdev_attach(file, false, &loop, device, &e), 0);
+	assert_int_equal(resource_scratch.unmake(&sandbox, &e), -EBUSY);
+	assert_string_equal(e.msg, "something keeps the disk mounted");
+	assert_int_equal(look_at(record_dir(sandbox.record), "scratch.ext4").st_size, 1024 * MIB);
+	(void)close(loop);
+	assert_int_equal(resource_scratch.unmake(&sandbox, &e), 0);
+}
+
+static unsigned sweep(bool dry_run, struct buf *said)
+{
+	struct err e = ERR_INIT;
+	struct reap r = {.store_fd = store, .dry_run = dry_run, .tell = store_tell, .data = said};
+	buf_clear(said);
+	if (resource_scratch.sweep(&r, &e) < 0)
+		fail_msg("%s", e.msg);
+	return r.n_left;
+}
+
+/* A device whose file was deleted with its record; not one whose file is there. */
+static void test_sweep_disks(void **)
+{
+	struct err e = ERR_INIT;
+	char device[LOOPDEV_PATH_MAX];
+	char wanted[128];
+	scoped_buf struct buf said = BUF_INIT(4096);
+	scoped_fd int file = -1;
+	int loop = -1;
+	make(&sandbox);
+	assert_int_equal(scratch_open(&sandbox, &file, &e), 0);
+	assert_int_equal(loopdev_attach(file, false, &loop, device, &e), 0);
+	assert_int_equal(sweep(false, &said), 0);
+	assert_int_equal(said.n, 0);
+	assert_int_equal(unlinkat(record_dir(sandbox.record), "scratch.ext4", 0), 0);
+	assert_int_equal(sweep(true, &said), 1);
+	(void)snprintf(wanted, sizeof(wanted), "removed disk %s\n", device);
+	assert_string_equal(buf_text(&said), wanted);
+	assert_int_equal(sweep(false, &said), 1);
+	(void)snprintf(wanted, sizeof(wanted), "disk %s stays: %s is still in use\n", device, device);
+	assert_string_equal(buf_text(&said), wanted);
+	(void)close(loop);
+	assert_int_equal(sweep(false, &said), 0);
+	assert_int_equal(said.n, 0);
+}
+
+/* Half a template is left behind unless somebody is making it. */
+static void test_sweep_templates(void **)
+{
+	scoped_buf struct buf said = BUF_INIT(4096);
+	make(&sandbox);
+	scoped_fd int half =
+		openat(store, "../templates/scratch-7.ext4.new", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	scoped_fd int templates = openat(store, "../templates", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_int_equal(flock(templates, LOCK_EX), 0);
+	assert_int_equal(sweep(false, &said), 0);
+	assert_int_equal(said.n, 0);
+	assert_int_equal(flock(templates, LOCK_UN), 0);
+	assert_int_equal(sweep(true, &said), 1);
+	assert_int_equal(faccessat(templates, "scratch-7.ext4.new", F_OK, 0), 0);
+	assert_int_equal(sweep(false, &said), 0);
+	assert_string_equal(buf_text(&said), "removed template scratch-7.ext4.new\n");
+	assert_int_equal(faccessat(templates, "scratch-7.ext4.new", F_OK, 0), -1);
+	assert_int_equal(faccessat(templates, "scratch-1024.ext4", F_OK, 0), 0);
+}
+
+/* Whoever may write there could put a file system of his own into every sandbox. */
+static void test_templates_of_others(void **)
+{
+	struct err e = ERR_INIT;
+	make(&sandbox);
+	assert_int_equal(resource_scratch.unmake(&sandbox, &e), 0);
+	assert_int_equal(fchmodat(store, "../templates", 0777, 0), 0);
+	assert_int_equal(resource_scratch.make(&sandbox, &e), -EPERM);
+	assert_string_equal(e.msg, "the directory of templates must not be writable by group or others");
+	assert_int_equal(fchmodat(store, "../templates", 0700, 0), 0);
+	make(&sandbox);
+}
+
 int main(void)
 {
 	struct err e = ERR_INIT;
@@ -221,6 +374,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_templates, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_half_a_template, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_first_ones_at_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_room, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_disk_in_use, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_sweep_disks, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_sweep_templates, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_templates_of_others, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

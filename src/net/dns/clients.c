@@ -49,7 +49,8 @@ static void connection_close(struct connection *c)
 		questions_forget(c->dns, c);
 	loop_remove(&c->source);
 	fd_close(&c->fd);
-	free(ptr_steal(&c->out));
+	free(c->out);
+	c->out = NULL;
 }
 
 /* Takes the messages that are complete, as long as there is room for what they ask and the answers are taken. */
@@ -87,8 +88,10 @@ static void write_out(struct connection *c)
 	}
 	c->out_at += n < 0 ? 0 : (uint32_t)n;
 	c->out_n -= n < 0 ? 0 : (uint32_t)n;
-	if (c->out_n == 0)
-		free(ptr_steal(&c->out));
+	if (c->out_n == 0) {
+		free(c->out);
+		c->out = NULL;
+	}
 }
 
 static void read_in(struct connection *c)

@@ -73,7 +73,8 @@ void upstream_end_try(struct question *q)
 {
 	loop_remove(&q->source);
 	fd_close(&q->fd);
-	free(ptr_steal(&q->answer));
+	free(q->answer);
+	q->answer = NULL;
 	q->answer_n = 0;
 }
 
