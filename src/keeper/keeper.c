@@ -713,14 +713,6 @@ static void begin_result(struct keeper *k)
 	k->phase_started_ms = clock_boot_ms();
 }
 
-static void tell_leftover(void *data, const struct leftover *l)
-{
-	const struct keeper *k = data;
-	scoped_buf struct buf text = BUF_INIT(1024);
-	leftover_text(l, &text);
-	tell_text(k->client, MESSAGE_WARNING, buf_text(&text));
-}
-
 /* Takes a slot and writes the record. What a dead keeper left is taken down first. */
 static int begin(struct keeper *k, struct err *e)
 {
@@ -728,7 +720,7 @@ static int begin(struct keeper *k, struct err *e)
 	watchdog_step("taking down what others left", LEFTOVERS_MS);
 	int r = record_open_store(k->spec.config.state_dir, &k->sandbox.store_fd, e);
 	struct reap reap = {
-		.store_fd = k->sandbox.store_fd, .host = &k->host, .tell = tell_leftover, .data = k};
+		.store_fd = k->sandbox.store_fd, .host = &k->host, .tell = tell_leftover, .data = &k->client};
 	if (r == 0)
 		r = resources_reap(&reap, e);
 	if (r < 0)
@@ -756,11 +748,10 @@ static int run(struct keeper *k, struct err *e)
 	k->loop = loop_new();
 	if (!k->loop)
 		return err_sys(e, "make an event loop");
-	int r = file_need_descriptors(DESCRIPTORS, e);
-	if (r < 0)
-		return r;
 	k->kmsg = oomlog_open();
-	r = child_adopt_orphans(e);
+	int r = file_need_descriptors(DESCRIPTORS, e);
+	if (r == 0)
+		r = child_adopt_orphans(e);
 	if (r == 0)
 		r = host_open(&k->host, e);
 	if (r == 0)
@@ -773,11 +764,8 @@ static int run(struct keeper *k, struct err *e)
 	tell_reason(k);
 	struct err down = ERR_INIT;
 	r = take_down(k, &down);
-	if (r < 0) {
-		char text[560];
-		(void)snprintf(text, sizeof(text), "sandbox %s stays: %s", k->result.id, down.msg);
-		tell_text(k->client, MESSAGE_WARNING, text);
-	}
+	if (r < 0)
+		tell_leftover(&k->client, &(struct leftover){"sandbox", k->result.id, down.msg});
 	return r;
 }
 

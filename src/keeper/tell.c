@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "spec/message.h"
+
 void tell(int client, const struct chan_message *m)
 {
 	if (client >= 0)
@@ -27,4 +29,12 @@ void tell_lines(int client, uint32_t type, const struct buf *lines)
 		tell_text(client, type, line);
 		at += n + (at[n] == '\n');
 	}
+}
+
+void tell_leftover(void *data, const struct leftover *l)
+{
+	const int *client = data;
+	scoped_buf struct buf text = BUF_INIT(1024);
+	leftover_text(l, &text);
+	tell_text(*client, MESSAGE_WARNING, buf_text(&text));
 }

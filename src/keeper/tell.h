@@ -9,6 +9,7 @@
 
 #include "base/buf.h"
 #include "io/chan.h"
+#include "resource/resource.h"
 
 /* Sends a message. */
 void tell(int client, const struct chan_message *m);
@@ -18,5 +19,8 @@ void tell_text(int client, uint32_t type, const char *text);
 
 /* Sends each line as a message of its own. */
 void tell_lines(int client, uint32_t type, const struct buf *lines);
+
+/* Sends a leftover as a warning; data is a const int *, the client. For struct reap. */
+void tell_leftover(void *data, const struct leftover *l);
 
 #endif

@@ -215,18 +215,20 @@ static int apply_settings(int netns, int (*write)(struct err *e), struct err *e)
 static const struct route_rule route_rules[] = {
 	{.priority = 10, .in_link = RULESET_UP, .table = RT_TABLE_MAIN},
 	{.priority = 20, .in_link = "lo", .table = RT_TABLE_MAIN},
-	{.priority = 30, .mark = RULESET_EXCEPTION, .table = TABLE_EXCEPTIONS},
+	{.priority = 30, .mark = RULESET_EXCEPTION, .mask = RULESET_EXCEPTION, .table = TABLE_EXCEPTIONS},
 	{.priority = 40, .table = TABLE_SANDBOXES},
 };
 
 static int add_route_rules(struct netlink *n, struct err *e)
 {
+	static const struct route_rule usual[] = {{.priority = 32766, .table = RT_TABLE_MAIN},
+						  {.priority = 32767, .table = RT_TABLE_DEFAULT}};
 	int r = 0;
 	for (size_t i = 0; i < sizeof(route_rules) / sizeof(route_rules[0]) && r == 0; i++)
 		r = route_rule_add(n, &route_rules[i], e);
-	if (r == 0)
-		r = route_rule_delete(n, 32766, RT_TABLE_MAIN, e);
-	return r < 0 ? r : route_rule_delete(n, 32767, RT_TABLE_DEFAULT, e);
+	for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]) && r == 0; i++)
+		r = route_rule_delete(n, &usual[i], e);
+	return r;
 }
 
 static int prohibit(struct netlink *n, const struct cidr *network, struct err *e)
@@ -413,6 +415,45 @@ static int mend_addresses(struct netlink *outside, int netns, struct err *e)
 	return r;
 }
 
+/* The host routes what comes from the gateway only when its table has marked it: else, while somebody's flush has taken
+ * the table away, packets would go out with the sandboxes' own addresses. The last comes first, for the jump to it. */
+static const struct route_rule host_rules[] = {
+	{.priority = 102, .action = ROUTE_NOP},
+	{.priority = 100,
+	 .in_link = RULESET_ERUP,
+	 .mark = RULESET_TRANSLATED,
+	 .mask = RULESET_TRANSLATED_MASK,
+	 .action = ROUTE_GOTO,
+	 .to = 102},
+	{.priority = 101, .in_link = RULESET_ERUP, .action = ROUTE_BLACKHOLE},
+};
+
+enum { N_HOST_RULES = sizeof(host_rules) / sizeof(host_rules[0]) };
+
+static int mend_routing(struct netlink *outside, struct buf *mended, struct err *e)
+{
+	bool was_missing = false;
+	for (size_t i = 0; i < N_HOST_RULES; i++) {
+		int r = route_rule_add(outside, &host_rules[i], e);
+		if (r < 0 && r != -EEXIST)
+			return r;
+		was_missing = was_missing || r == 0;
+	}
+	if (was_missing)
+		buf_str(mended, "the routing rules for " RULESET_ERUP " were added\n");
+	return 0;
+}
+
+static int remove_routing(struct netlink *outside, struct err *e)
+{
+	for (size_t i = N_HOST_RULES; i-- > 0;) {
+		int r = route_rule_delete(outside, &host_rules[i], e);
+		if (r < 0 && r != -ENOENT)
+			return r;
+	}
+	return 0;
+}
+
 static int mend_forwarding(struct buf *mended, struct err *e)
 {
 	static const char path[] = "/proc/sys/net/ipv4/ip_forward";
@@ -436,6 +477,8 @@ int gateway_mend(int netns, const struct cidr *network, struct buf *mended, stru
 		r = mend_addresses(outside, netns, e);
 	if (r == 0)
 		r = mend_rules(network, mended, e);
+	if (r == 0)
+		r = mend_routing(outside, mended, e);
 	if (r == 0)
 		r = mend_pair(outside, netns, network, mended, e);
 	if (r == 0)
@@ -543,6 +586,8 @@ static int remove_all(const struct host *h, bool keep_table, struct err *e)
 	int r = netlink_open(NETLINK_ROUTE, -1, &outside, e);
 	if (r == 0)
 		r = keep_table ? link_delete(outside, RULESET_ERUP, e) : remove_outer(outside, e);
+	if (r == 0)
+		r = remove_routing(outside, e);
 	netlink_close(outside);
 	return r < 0 ? r : host_with_mounts(h, unbind_name, NULL, e);
 }

@@ -155,8 +155,13 @@ void ruleset_host(const struct cidr *network, struct buf *out)
 		"		iifname \"erup\" ip saddr != %s/%u drop\n"
 		"		iifname \"erup\" meta nfproto != ipv4 drop\n"
 		"	}\n"
+		"	chain translated {\n"
+		"		type filter hook prerouting priority filter + 10; policy accept;\n"
+		"		iifname \"erup\" meta mark set meta mark & 0x0000ffff | %#x\n"
+		"	}\n"
 		"	chain forward {\n"
 		"		type filter hook forward priority filter - 10; policy accept;\n"
+		"		iifname \"erup\" meta mark set meta mark & 0x0000ffff\n"
 		"		iifname \"erup\" oifname \"erup\" drop\n"
 		"		oifname \"erup\" ct state != { established, related } drop\n"
 		"	}\n"
@@ -165,5 +170,5 @@ void ruleset_host(const struct cidr *network, struct buf *out)
 		"		ip saddr %s/%u oifname != \"erup\" masquerade fully-random\n"
 		"	}\n"
 		"}\n",
-		text, network->bits, text, network->bits);
+		text, network->bits, RULESET_TRANSLATED, text, network->bits);
 }

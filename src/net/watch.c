@@ -98,7 +98,8 @@ static int on_event(void *data, int fd, uint32_t, struct err *e)
 static int start(struct watch *w, struct loop *loop, struct err *e)
 {
 	int r = netlink_listen(NETLINK_ROUTE,
-			       GROUP(RTNLGRP_LINK) | GROUP(RTNLGRP_IPV4_IFADDR) | GROUP(RTNLGRP_IPV4_NETCONF),
+			       GROUP(RTNLGRP_LINK) | GROUP(RTNLGRP_IPV4_IFADDR) | GROUP(RTNLGRP_IPV4_RULE) |
+				       GROUP(RTNLGRP_IPV4_NETCONF),
 			       &w->routes, e);
 	if (r == 0)
 		r = netlink_listen(NETLINK_NETFILTER, GROUP(NFNLGRP_NFTABLES), &w->rules, e);

@@ -355,37 +355,45 @@ int route_default_mtu(struct netlink *n, uint32_t *ret, struct err *e)
 	return 0;
 }
 
-static struct nlmsghdr *begin_rule(struct request *r, uint16_t type, unsigned flags, uint32_t priority,
-				   uint32_t table)
+static struct nlmsghdr *put_rule(struct request *r, uint16_t type, unsigned flags,
+				 const struct route_rule *rule)
 {
+	static const uint8_t actions[] = {
+		[ROUTE_TABLE] = FR_ACT_TO_TBL,
+		[ROUTE_GOTO] = FR_ACT_GOTO,
+		[ROUTE_NOP] = FR_ACT_NOP,
+		[ROUTE_BLACKHOLE] = FR_ACT_BLACKHOLE,
+	};
 	struct nlmsghdr *m = begin(r, type, flags);
 	struct fib_rule_hdr *info = mnl_nlmsg_put_extra_header(m, sizeof(*info));
 	info->family = AF_INET;
-	info->action = FR_ACT_TO_TBL;
-	mnl_attr_put_u32(m, FRA_TABLE, table);
-	mnl_attr_put_u32(m, FRA_PRIORITY, priority);
+	info->action = actions[rule->action];
+	mnl_attr_put_u32(m, FRA_PRIORITY, rule->priority);
+	if (rule->action == ROUTE_TABLE)
+		mnl_attr_put_u32(m, FRA_TABLE, rule->table);
+	if (rule->action == ROUTE_GOTO)
+		mnl_attr_put_u32(m, FRA_GOTO, rule->to);
+	if (rule->in_link)
+		mnl_attr_put_strz(m, FRA_IFNAME, rule->in_link);
+	if (rule->mask) {
+		mnl_attr_put_u32(m, FRA_FWMARK, rule->mark);
+		mnl_attr_put_u32(m, FRA_FWMASK, rule->mask);
+	}
 	return m;
 }
 
 int route_rule_add(struct netlink *n, const struct route_rule *rule, struct err *e)
 {
 	struct request r;
-	struct nlmsghdr *m =
-		begin_rule(&r, RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule->priority, rule->table);
-	if (rule->in_link)
-		mnl_attr_put_strz(m, FRA_IFNAME, rule->in_link);
-	if (rule->mark) {
-		mnl_attr_put_u32(m, FRA_FWMARK, rule->mark);
-		mnl_attr_put_u32(m, FRA_FWMASK, rule->mark);
-	}
+	struct nlmsghdr *m = put_rule(&r, RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rule);
 	int result = netlink_ask(n, m, NULL, NULL, e);
 	return result < 0 ? err_ctx(e, result, "add a routing rule") : 0;
 }
 
-int route_rule_delete(struct netlink *n, uint32_t priority, uint32_t table, struct err *e)
+int route_rule_delete(struct netlink *n, const struct route_rule *rule, struct err *e)
 {
 	struct request r;
-	struct nlmsghdr *m = begin_rule(&r, RTM_DELRULE, 0, priority, table);
+	struct nlmsghdr *m = put_rule(&r, RTM_DELRULE, 0, rule);
 	int result = netlink_ask(n, m, NULL, NULL, e);
 	return result < 0 ? err_ctx(e, result, "remove a routing rule") : 0;
 }

@@ -70,18 +70,27 @@ struct route {
 /* The MTU of the default route of the main table: its own, or its link's. Returns 0, or -ENETUNREACH without one. */
 [[nodiscard]] int route_default_mtu(struct netlink *n, uint32_t *ret, struct err *e);
 
+/* What a routing rule does with the packets that it is for. */
+enum route_action {
+	ROUTE_TABLE,     /* looks into a table */
+	ROUTE_GOTO,      /* goes on with the rule of another priority, a later one */
+	ROUTE_NOP,       /* nothing */
+	ROUTE_BLACKHOLE, /* drops them */
+};
+
 /* A routing rule; without link and mark it is for every packet. */
 struct route_rule {
 	uint32_t priority;
 	const char *in_link; /* "lo": packets of the namespace itself; NULL: any */
-	uint32_t mark;       /* 0: any */
-	uint32_t table;
+	uint32_t mark, mask; /* the mark's bits under the mask; 0: any */
+	enum route_action action;
+	uint32_t table, to; /* of ROUTE_TABLE, of ROUTE_GOTO */
 };
 
 /* Adds a rule. Returns 0, -EEXIST for one that is there, or a negative errno. */
 [[nodiscard]] int route_rule_add(struct netlink *n, const struct route_rule *rule, struct err *e);
 
-/* Removes the rule of this priority and table. Returns 0 or -ENOENT. */
-[[nodiscard]] int route_rule_delete(struct netlink *n, uint32_t priority, uint32_t table, struct err *e);
+/* Removes a rule. Returns 0, -ENOENT when there is none, or a negative errno. */
+[[nodiscard]] int route_rule_delete(struct netlink *n, const struct route_rule *rule, struct err *e);
 
 #endif

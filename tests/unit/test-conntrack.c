@@ -22,7 +22,7 @@ enum { MANY = 600, FEW = 3 };
 static void begin(int netns, uint32_t address, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		int fd = lab_socket(netns, SOCK_DGRAM, address, 0);
+		int fd = lab_socket(netns, SOCK_DGRAM, address, (uint16_t)(20000 + i));
 		(void)lab_send(fd, 0x7f000009u, 9, "x");
 		(void)close(fd);
 	}

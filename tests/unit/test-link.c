@@ -248,8 +248,9 @@ static void test_rules(void **)
 {
 	struct err e = ERR_INIT;
 	const struct route_rule by_link = {.priority = 10, .in_link = "lo", .table = 254};
-	const struct route_rule by_mark = {.priority = 20, .mark = 0x100, .table = 78};
+	const struct route_rule by_mark = {.priority = 20, .mark = 0x100, .mask = 0x100, .table = 78};
 	const struct route_rule all = {.priority = 30, .table = 77};
+	const struct route_rule usual = {.priority = 32766, .table = 254};
 	lab_expect(route_rule_add(here, &by_link, &e), 0, &e);
 	lab_expect(route_rule_add(here, &by_mark, &e), 0, &e);
 	lab_expect(route_rule_add(here, &all, &e), 0, &e);
@@ -257,8 +258,8 @@ static void test_rules(void **)
 	assert_shows(-1, "ip rule", "10:\tfrom all iif lo lookup main");
 	assert_shows(-1, "ip rule", "20:\tfrom all fwmark 0x100/0x100 lookup 78");
 	assert_shows(-1, "ip rule", "30:\tfrom all lookup 77");
-	lab_expect(route_rule_delete(here, 32766, 254, &e), 0, &e);
-	assert_int_equal(route_rule_delete(here, 32766, 254, &e), -ENOENT);
+	lab_expect(route_rule_delete(here, &usual, &e), 0, &e);
+	assert_int_equal(route_rule_delete(here, &usual, &e), -ENOENT);
 	assert_false(lab_shows(-1, "ip rule", "32766:"));
 	assert_shows(-1, "ip rule", "30:\tfrom all lookup 77");
 }

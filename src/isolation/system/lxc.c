@@ -32,8 +32,8 @@ static ssize_t receive_config(char *text, int *ret_userns)
 	return fd < 0 || *ret_userns < 0 ? -1 : file_read_all(fd, text, CONFIG_MAX, &e);
 }
 
-/* This process is the first of a pid namespace, so that none of liblxc's outlives it; those find each other in /proc. It
- * can be mounted as long as we are root outside of the sandbox's user namespace, and is this process's own. */
+/* This process is the first of a pid namespace, so that none of liblxc's outlives it; they find each other in /proc.
+ * That can be mounted as long as we are root outside of the sandbox's user namespace, and is this process's own. */
 static int show_processes(void)
 {
 	if (unshare(CLONE_NEWNS) < 0)
