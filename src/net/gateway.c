@@ -132,23 +132,6 @@ int gateway_network(const struct host *h, struct cidr *ret, struct err *e)
 
 /* --- making what is inside ----------------------------------------------------------------------------------- */
 
-static int new_namespace(int *ret, struct err *e)
-{
-	scoped_fd int own = -1;
-	scoped_fd int fresh = -1;
-	int r = netns_open(&own, e);
-	if (r < 0)
-		return r;
-	if (unshare(CLONE_NEWNET) < 0)
-		return err_sys(e, "make a network namespace");
-	r = netns_open(&fresh, e);
-	int back = netns_enter(own, r < 0 ? NULL : e);
-	if (r < 0 || back < 0)
-		return r < 0 ? r : back;
-	*ret = fd_steal(&fresh);
-	return 0;
-}
-
 /* Settings of the namespace: links that come later take over those of "default". */
 static const struct {
 	const char *path, *value;
@@ -178,7 +161,7 @@ static const struct {
 	{"/proc/sys/net/netfilter/nf_conntrack_tcp_loose", "0", false},
 };
 
-static int write_settings(struct err *e)
+static int write_settings(void *, struct err *e)
 {
 	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
 		if (settings[i].may_miss && access(settings[i].path, F_OK) < 0)
@@ -192,22 +175,9 @@ static int write_settings(struct err *e)
 
 /* Sources of what comes in from outside are for the host to check; answers of an exception come from where the
  * sandboxes' routes do not lead. */
-static int write_settings_of_up(struct err *e)
+static int write_settings_of_up(void *, struct err *e)
 {
 	return file_put(AT_FDCWD, "/proc/sys/net/ipv4/conf/" RULESET_UP "/rp_filter", "0", e);
-}
-
-static int apply_settings(int netns, int (*write)(struct err *e), struct err *e)
-{
-	scoped_fd int own = -1;
-	int r = netns_open(&own, e);
-	if (r == 0)
-		r = netns_enter(netns, e);
-	if (r < 0)
-		return r;
-	r = write(e);
-	int back = netns_enter(own, r < 0 ? NULL : e);
-	return r < 0 ? r : back;
 }
 
 /* Packets of the gateway itself, and those that come in from the host, are routed by the main table: the way out and
@@ -320,7 +290,7 @@ static int mend_pair(struct netlink *outside, int netns, const struct cidr *netw
 		buf_str(mended, "the link " RULESET_ERUP " was made\n");
 		r = add_pair(inside, mtu, e);
 		if (r == 0)
-			r = apply_settings(netns, write_settings_of_up, e);
+			r = netns_with(netns, write_settings_of_up, NULL, e);
 	}
 	if (r == 0)
 		r = set_up_inner(inside, mtu, e);
@@ -415,8 +385,9 @@ static int mend_addresses(struct netlink *outside, int netns, struct err *e)
 	return r;
 }
 
-/* The host routes what comes from the gateway only when its table has marked it: else, while somebody's flush has taken
- * the table away, packets would go out with the sandboxes' own addresses. The last comes first, for the jump to it. */
+/* The host routes what comes from the gateway only when its table has marked it: else, while somebody's flush has
+ * taken the table away, packets would go out with the sandboxes' own addresses. The last comes first, for the jump
+ * to it. */
 static const struct route_rule host_rules[] = {
 	{.priority = 102, .action = ROUTE_NOP},
 	{.priority = 100,
@@ -538,13 +509,13 @@ static int make(const struct host *h, const struct gateway_plan *plan, int *ret_
 	scoped_buf struct buf mended = BUF_INIT(4096);
 	int r = conf_text(plan, conf, e);
 	if (r == 0)
-		r = new_namespace(&netns, e);
+		r = netns_make(&netns, e);
 	if (r == 0)
 		r = host_with_mounts(h, bind_name, &netns, e);
 	if (r == 0)
 		r = load_and_route(netns, &plan->network, e);
 	if (r == 0)
-		r = apply_settings(netns, write_settings, e);
+		r = netns_with(netns, write_settings, NULL, e);
 	if (r == 0)
 		r = gateway_mend(netns, &plan->network, &mended, e);
 	if (r == 0)
@@ -560,8 +531,9 @@ static int make(const struct host *h, const struct gateway_plan *plan, int *ret_
 	return 0;
 }
 
-/* Removes the pair and meanwhile the table. Both wait for the packets that are under way. Where no table is to be seen
- * one may be about to come, of an nft whose caller was killed: the kernel does one transaction after the other. */
+/* Removes the pair and meanwhile the table. Both wait for the packets that are under way. Where no table is to be
+ * seen one may be about to come, of an nft whose caller was killed: the kernel does one transaction after the
+ * other. */
 static int remove_outer(struct netlink *outside, struct err *e)
 {
 	static const char text[] = "table inet " RULESET_TABLE "\ndelete table inet " RULESET_TABLE "\n";

@@ -22,35 +22,26 @@ const char *nftext_program(void)
 	return NULL;
 }
 
-/* Starts nft in the caller's network namespace. input: its standard input, -1: none; what it prints, on either stream,
- * goes to run->output. */
-static int start(const char *const *arguments, int input, struct nftext *run, struct err *e)
+struct start {
+	const char *const *arguments;
+	int input; /* standard input, -1: none */
+	struct nftext *run;
+};
+
+/* Starts nft in the caller's network namespace. What it prints, on either stream, goes to run->output. */
+static int start(void *data, struct err *e)
 {
+	const struct start *s = data;
 	const char *path = nftext_program();
-	*run = (struct nftext){.child = CHILD_INIT, .output = memfd_create("nft-output", MFD_CLOEXEC)};
-	if (run->output < 0)
+	*s->run = (struct nftext){.child = CHILD_INIT, .output = memfd_create("nft-output", MFD_CLOEXEC)};
+	if (s->run->output < 0)
 		return err_sys(e, "memfd");
 	if (!path)
 		return err_set(e, -ENOENT, "nft is not installed (apt install nftables)");
-	const int fds[] = {input, run->output, run->output};
+	const int fds[] = {s->input, s->run->output, s->run->output};
 	const struct child_plan plan = {
-		.path = path, .arguments = arguments, .fds = fds, .n_fds = 3, .die_with_parent = true};
-	return child_start(&plan, &run->child, e);
-}
-
-static int start_in(int netns, const char *const *arguments, int input, struct nftext *run, struct err *e)
-{
-	scoped_fd int own = -1;
-	if (netns < 0)
-		return start(arguments, input, run, e);
-	int r = netns_open(&own, e);
-	if (r == 0)
-		r = netns_enter(netns, e);
-	if (r < 0)
-		return r;
-	r = start(arguments, input, run, e);
-	int back = netns_enter(own, r < 0 ? NULL : e);
-	return r < 0 ? r : back;
+		.path = path, .arguments = s->arguments, .fds = fds, .n_fds = 3, .die_with_parent = true};
+	return child_start(&plan, &s->run->child, e);
 }
 
 int nftext_begin(int netns, const struct buf *rules, struct nftext *ret, struct err *e)
@@ -62,7 +53,8 @@ int nftext_begin(int netns, const struct buf *rules, struct nftext *ret, struct 
 	if (r < 0)
 		return err_set(e, r, "the rules: out of memory");
 	r = file_memfd("nft-rules", buf_text(rules), rules->n, &input, e);
-	return r < 0 ? r : start_in(netns, arguments, input, ret, e);
+	struct start how = {.arguments = arguments, .input = input, .run = ret};
+	return r < 0 ? r : netns_with(netns, start, &how, e);
 }
 
 /* What nft printed, as one line. */
@@ -100,7 +92,8 @@ int nftext_list(const char *family, const char *table, struct buf *out, struct e
 	const char *const arguments[] = {"nft", "list", "table", family, table, NULL};
 	char part[4096];
 	struct nftext run;
-	int r = start(arguments, -1, &run, e);
+	struct start how = {.arguments = arguments, .input = -1, .run = &run};
+	int r = start(&how, e);
 	scoped_fd int output = run.output < 0 ? -1 : fcntl(run.output, F_DUPFD_CLOEXEC, 3);
 	int end = nftext_end(&run, r < 0 ? NULL : e);
 	if (r < 0 || end < 0)

@@ -13,7 +13,7 @@
 
 #define GUEST_LINK "eth0"
 
-static int write_no_ipv6(struct err *e)
+static int switch_ipv6_off(void *, struct err *e)
 {
 	static const char *const paths[] = {"/proc/sys/net/ipv6/conf/all/disable_ipv6",
 					    "/proc/sys/net/ipv6/conf/default/disable_ipv6"};
@@ -22,19 +22,6 @@ static int write_no_ipv6(struct err *e)
 		if (access(paths[i], F_OK) == 0)
 			r = file_put(AT_FDCWD, paths[i], "1", e);
 	return r;
-}
-
-static int switch_ipv6_off(int netns, struct err *e)
-{
-	scoped_fd int own = -1;
-	int r = netns_open(&own, e);
-	if (r == 0)
-		r = netns_enter(netns, e);
-	if (r < 0)
-		return r;
-	r = write_no_ipv6(e);
-	int back = netns_enter(own, r < 0 ? NULL : e);
-	return r < 0 ? r : back;
 }
 
 static int set_up_near(const struct plug *p, struct netlink *n, const uint8_t *guest_mac, struct err *e)
@@ -89,7 +76,7 @@ int plug_in(const struct plug *p, struct err *e)
 	struct netlink *n = NULL;
 	slot_gateway_mac(p->slot, near_mac);
 	slot_guest_mac(p->slot, far_mac);
-	int r = switch_ipv6_off(p->sandbox, e);
+	int r = netns_with(p->sandbox, switch_ipv6_off, NULL, e);
 	if (r == 0)
 		r = netlink_open(NETLINK_ROUTE, p->gateway, &n, e);
 	if (r == 0)

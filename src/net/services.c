@@ -90,8 +90,10 @@ static int open_tcp(uint32_t address, uint16_t port, int backlog, int *ret_fd, s
 	return 0;
 }
 
-static int open_sockets(struct services *s, struct err *e)
+/* A socket belongs for its life to the network namespace that it was made in: the keeper goes there for a moment. */
+static int open_sockets(void *data, struct err *e)
 {
+	struct services *s = data;
 	const struct config *c = s->plan.config;
 	uint32_t gateway = slot_gateway(c, s->plan.slot);
 	uint16_t port = (uint16_t)c->dns_port;
@@ -103,21 +105,6 @@ static int open_sockets(struct services *s, struct err *e)
 	if (r == 0 && s->plan.log_fd >= 0)
 		r = nflog_open((uint16_t)(s->plan.slot + 1), &s->refused, e);
 	return r;
-}
-
-/* A socket belongs for its life to the network namespace that it was made in: the keeper goes there for a moment. */
-static int open_in_gateway(struct services *s, struct err *e)
-{
-	scoped_fd int own = -1;
-	int r = netns_open(&own, e);
-	if (r == 0)
-		r = netns_enter(s->plan.gateway_fd, e);
-	if (r < 0)
-		return r;
-	r = open_sockets(s, e);
-	/* Whatever came before, this is the worse: what follows must not believe to be on the host. */
-	int back = netns_enter(own, e);
-	return back < 0 ? err_ctx(e, back, "leave the gateway") : r;
 }
 
 /* The first address of the relay's target. */
@@ -317,7 +304,7 @@ static int start_all(struct services *s, struct err *e)
 	if (r == 0 && s->forge.target_host[0] != '\0')
 		r = look_up_on_host(s, e);
 	if (r == 0)
-		r = open_in_gateway(s, e);
+		r = netns_with(s->plan.gateway_fd, open_sockets, s, e);
 	if (r == 0)
 		r = open_counts(s, e);
 	if (r < 0)

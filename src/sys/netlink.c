@@ -38,39 +38,68 @@ int netns_enter(int netns, struct err *e)
 	return setns(netns, CLONE_NEWNET) < 0 ? err_sys(e, "enter a network namespace") : 0;
 }
 
-static int open_socket(int protocol, struct netlink **ret, struct err *e)
+int netns_make(int *ret_fd, struct err *e)
 {
-	struct netlink *n = calloc(1, sizeof(*n));
-	if (!n)
-		return err_set(e, -ENOMEM, "netlink: out of memory");
-	n->socket = mnl_socket_open2(protocol, SOCK_CLOEXEC);
-	if (!n->socket || mnl_socket_bind(n->socket, 0, MNL_SOCKET_AUTOPID) < 0) {
-		int r = err_sys(e, "open a netlink socket");
-		netlink_close(n);
+	scoped_fd int own = -1;
+	scoped_fd int fresh = -1;
+	int r = netns_open(&own, e);
+	if (r < 0)
 		return r;
-	}
-	*ret = n;
+	if (unshare(CLONE_NEWNET) < 0)
+		return err_sys(e, "make a network namespace");
+	r = netns_open(&fresh, e);
+	int back = netns_enter(own, e);
+	if (r < 0 || back < 0)
+		return back < 0 ? back : r;
+	*ret_fd = fd_steal(&fresh);
 	return 0;
 }
 
-int netlink_open(int protocol, int netns, struct netlink **ret, struct err *e)
+int netns_with(int netns, netns_fn *fn, void *data, struct err *e)
 {
 	scoped_fd int own = -1;
 	if (netns < 0)
-		return open_socket(protocol, ret, e);
-	struct netlink *n = NULL;
+		return fn(data, e);
 	int r = netns_open(&own, e);
 	if (r == 0)
 		r = netns_enter(netns, e);
 	if (r < 0)
 		return r;
-	r = open_socket(protocol, &n, e);
-	int back = netns_enter(own, r < 0 ? NULL : e);
-	if (r < 0 || back < 0) {
+	r = fn(data, e);
+	int back = netns_enter(own, e);
+	return back < 0 ? err_ctx(e, back, "come back") : r;
+}
+
+struct opening {
+	int protocol;
+	struct netlink *opened;
+};
+
+static int open_socket(void *data, struct err *e)
+{
+	struct opening *opening = data;
+	struct netlink *n = calloc(1, sizeof(*n));
+	if (!n)
+		return err_set(e, -ENOMEM, "netlink: out of memory");
+	n->socket = mnl_socket_open2(opening->protocol, SOCK_CLOEXEC);
+	if (!n->socket || mnl_socket_bind(n->socket, 0, MNL_SOCKET_AUTOPID) < 0) {
+		int r = err_sys(e, "open a netlink socket");
 		netlink_close(n);
-		return r < 0 ? r : back;
+		return r;
 	}
-	*ret = n;
+	opening->opened = n;
+	return 0;
+}
+
+int netlink_open(int protocol, int netns, struct netlink **ret, struct err *e)
+{
+	struct opening opening = {.protocol = protocol};
+	int r = netns_with(netns, open_socket, &opening, e);
+	if (r < 0) {
+		netlink_close(opening.opened);
+		return r;
+	}
+	*ret = opening.opened;
 	return 0;
 }
 
