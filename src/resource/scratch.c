@@ -219,10 +219,10 @@ int scratch_open(const struct sandbox *s, int *ret_fd, struct err *e)
 	return mount_open_unnamed(directory, SCRATCH_FILE, O_RDWR, ret_fd, e);
 }
 
-/* --- files and devices without a record ---------------------------------------------------------------------- */
+/* --- files without a record ----------------------------------------------------------------------------------- */
 
 /* Whoever formats a template has the directory locked: then what is there is not left behind. */
-static int sweep_templates(struct reap *reap, struct err *e)
+static int sweep(struct reap *reap, struct err *e)
 {
 	scoped_fd int templates = -1;
 	int r = open_templates(reap->store_fd, &templates, e);
@@ -244,27 +244,6 @@ static int sweep_templates(struct reap *reap, struct err *e)
 		r = 0;
 	}
 	return 0;
-}
-
-/* A disk whose file was deleted together with its record. The kernel knows the file by the name that scratch_open()
- * gave it. */
-static int sweep_device(void *data, const struct loopdev *l)
-{
-	struct reap *reap = data;
-	struct err e = ERR_INIT;
-	struct stat st;
-	if (strcmp(l->file_name, "/" SCRATCH_FILE " (deleted)") != 0 || fstat(reap->store_fd, &st) < 0 ||
-	    l->file_dev != st.st_dev)
-		return 0;
-	int r = reap->dry_run ? 0 : loopdev_release(l, RELEASE_MS, &e);
-	reap_tell(reap, "disk", l->path, r < 0 ? e.msg : NULL);
-	return 0;
-}
-
-static int sweep(struct reap *reap, struct err *e)
-{
-	(void)loopdev_each(sweep_device, reap);
-	return sweep_templates(reap, e);
 }
 
 const struct resource resource_scratch = {.name = "scratch", .make = make, .unmake = unmake, .sweep = sweep};

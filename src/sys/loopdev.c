@@ -148,7 +148,6 @@ int loopdev_each(loopdev_fn *fn, void *data)
 			continue;
 		l.file_dev = info.lo_device;
 		l.file_ino = info.lo_inode;
-		l.file_name = name;
 		/* Held by us it could not be released. */
 		fd_close(&device);
 		r = fn(data, &l);

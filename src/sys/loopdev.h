@@ -28,7 +28,6 @@ struct loopdev {
 	char path[LOOPDEV_PATH_MAX];
 	dev_t file_dev; /* the file that it holds */
 	ino_t file_ino;
-	const char *file_name; /* as the kernel knows it, " (deleted)" behind it when it is */
 };
 
 /* Calls fn for every attached device, until it returns something else than 0, which is returned. */

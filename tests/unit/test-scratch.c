@@ -302,32 +302,6 @@ static unsigned sweep(bool dry_run, struct buf *said)
 	return r.n_left;
 }
 
-/* A device whose file was deleted with its record; not one whose file is there. */
-static void test_sweep_disks(void **)
-{
-	struct err e = ERR_INIT;
-	char device[LOOPDEV_PATH_MAX];
-	char wanted[128];
-	scoped_buf struct buf said = BUF_INIT(4096);
-	scoped_fd int file = -1;
-	int loop = -1;
-	make(&sandbox);
-	assert_int_equal(scratch_open(&sandbox, &file, &e), 0);
-	assert_int_equal(loopdev_attach(file, false, &loop, device, &e), 0);
-	assert_int_equal(sweep(false, &said), 0);
-	assert_int_equal(said.n, 0);
-	assert_int_equal(unlinkat(record_dir(sandbox.record), "scratch.ext4", 0), 0);
-	assert_int_equal(sweep(true, &said), 1);
-	(void)snprintf(wanted, sizeof(wanted), "removed disk %s\n", device);
-	assert_string_equal(buf_text(&said), wanted);
-	assert_int_equal(sweep(false, &said), 1);
-	(void)snprintf(wanted, sizeof(wanted), "disk %s stays: %s is still in use\n", device, device);
-	assert_string_equal(buf_text(&said), wanted);
-	(void)close(loop);
-	assert_int_equal(sweep(false, &said), 0);
-	assert_int_equal(said.n, 0);
-}
-
 /* Half a template is left behind unless somebody is making it. */
 static void test_sweep_templates(void **)
 {
@@ -376,7 +350,6 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_first_ones_at_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_room, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_disk_in_use, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_sweep_disks, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_sweep_templates, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_templates_of_others, setup, teardown),
 	};
