@@ -91,7 +91,7 @@ int nftext_list(const char *family, const char *table, struct buf *out, struct e
 {
 	const char *const arguments[] = {"nft", "list", "table", family, table, NULL};
 	char part[4096];
-	struct nftext run;
+	struct nftext run = {.child = CHILD_INIT, .output = -1};
 	struct start how = {.arguments = arguments, .input = -1, .run = &run};
 	int r = start(&how, e);
 	scoped_fd int output = run.output < 0 ? -1 : fcntl(run.output, F_DUPFD_CLOEXEC, 3);

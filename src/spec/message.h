@@ -33,8 +33,8 @@ enum message_type {
 	MESSAGE_COUNT,        /* id; a: bytes of output relayed; precedes EXITED */
 
 	/* between the keeper and the helpers of the network (net/dial.h) */
-	MESSAGE_DIAL,      /* helper to keeper: id: number of the target; a: how many sockets; b: 0 UDP, 1 TCP */
-	MESSAGE_SOCKETS,   /* keeper to helper: id, b: as asked; a: generation of the targets; fds: sockets, or none */
+	MESSAGE_DIAL, /* helper to keeper: id: number of the target; a: how many sockets; b: 0 UDP, 1 TCP */
+	MESSAGE_SOCKETS, /* keeper to helper: id, b: as asked; a: generation of the targets; fds: sockets, or none */
 	MESSAGE_RESOLVERS, /* keeper to helper: a: generation; b: how many targets there are now */
 
 	/* keeper to client */

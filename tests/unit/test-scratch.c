@@ -309,6 +309,7 @@ static void test_sweep_templates(void **)
 	make(&sandbox);
 	scoped_fd int half =
 		openat(store, "../templates/scratch-7.ext4.new", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(half >= 0);
 	scoped_fd int templates = openat(store, "../templates", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_int_equal(flock(templates, LOCK_EX), 0);
 	assert_int_equal(sweep(false, &said), 0);
