@@ -28,9 +28,10 @@ class Namespace:
             subprocess.run([*self.enter, "sh", "-ec", command], check=True)
 
     def start(self, *command, **streams):
-        """Starts a program that ends with the namespace."""
+        """Starts a program that ends with the namespace, and with this process whatever happens."""
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL} | streams
-        self.programs.append(subprocess.Popen([*self.enter, *command], **streams))
+        with_us = ("setpriv", "--pdeathsig", "KILL", "--")
+        self.programs.append(subprocess.Popen([*self.enter, *with_us, *command], **streams))
         return self.programs[-1]
 
     def close(self):
