@@ -2,13 +2,14 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "spec/message.h"
 
 void tell(int client, const struct chan_message *m)
 {
-	if (client >= 0)
-		(void)!chan_send(client, m, NULL);
+	if (client >= 0 && chan_send(client, m, NULL) < 0)
+		(void)shutdown(client, SHUT_RDWR);
 }
 
 void tell_text(int client, uint32_t type, const char *text)

@@ -1,6 +1,7 @@
 /*
  * What the keeper tells its client, over the control channel. A client that is gone, -1, is told nothing; that it went
- * is noticed by its hang-up, so nothing here fails.
+ * is noticed by its hang-up, so nothing here fails. When a message cannot be sent, the channel is shut down: the client
+ * might wait for that one for ever, and both sides notice the hang-up.
  */
 #ifndef ERMITE_KEEPER_TELL_H
 #define ERMITE_KEEPER_TELL_H

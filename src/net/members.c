@@ -169,11 +169,10 @@ static const struct {
 	const char *set;
 	bool whole_key;
 } sets[] = {
-	{&gate_table, "owners", false},   {&gate_table, "claims", false},
-	{&gate_table, "loggers", false},  {&gate_table, "rate", true},
-	{&inet_table, "services", false}, {&inet_table, "exceptions", false},
-	{&inet_table, "loggers", false},  {&inet_table, "exceptions_port", false},
-	{&inet_table, "opened", true},    {&inet_table, "rate", true},
+	{&gate_table, "owners", false},     {&gate_table, "claims", false},
+	{&gate_table, "rate", true},        {&inet_table, "services", false},
+	{&inet_table, "exceptions", false}, {&inet_table, "exceptions_port", false},
+	{&inet_table, "opened", true},      {&inet_table, "rate", true},
 	{&inet_table, "links", true},
 };
 
@@ -186,7 +185,20 @@ static void remove_counters(struct nft_batch *b, const struct nft_table *t, cons
 	}
 }
 
-/* Everything of a link but chains. */
+/* What logs, where something does. */
+static int remove_log(struct nft_batch *b, const struct nft_table *t, const char *link, struct err *e)
+{
+	char name[LOG_NAME_SIZE];
+	const struct nft_element x = element_of(link);
+	int n = nft_remove_prefixed(b, t, "loggers", &x.key, e);
+	if (n <= 0)
+		return n;
+	log_chain(link, name);
+	nft_remove_chain(b, t, name);
+	return 0;
+}
+
+/* Everything of a link but the gate. */
 static int put_removals(struct nft_batch *b, const char *link, struct err *e)
 {
 	const struct nft_element x = element_of(link);
@@ -207,7 +219,8 @@ static int put_removals(struct nft_batch *b, const char *link, struct err *e)
 	}
 	remove_counters(b, &inet_table, link);
 	remove_counters(b, &gate_table, link);
-	return 0;
+	int r = remove_log(b, &gate_table, link, e);
+	return r < 0 ? r : remove_log(b, &inet_table, link, e);
 }
 
 /* A transaction waits for packets that are under way, so there is one only where one is enough: everything with the
@@ -225,27 +238,13 @@ static int remove_all(struct nft_batch *b, const char *link, struct err *e)
 	return r < 0 ? r : nft_commit(b, e);
 }
 
-/* A chain that is not there is as good as removed. */
-static int remove_chain(struct nft_batch *b, const struct nft_table *t, const char *name, struct err *e)
-{
-	nft_remove_chain(b, t, name);
-	int r = nft_commit(b, e);
-	return r == -ENOENT ? 0 : r;
-}
-
 int members_remove(int netns, const char *link, struct err *e)
 {
-	char log[LOG_NAME_SIZE];
 	struct nft_batch *b = NULL;
-	log_chain(link, log);
 	int r = nft_open(netns, &b, e);
 	if (r < 0)
 		return r;
 	r = remove_all(b, link, e);
-	if (r == 0)
-		r = remove_chain(b, &gate_table, log, e);
-	if (r == 0)
-		r = remove_chain(b, &inet_table, log, e);
 	nft_close(b);
 	return r < 0 ? err_ctx(e, r, "remove %s from the gateway's rules", link) : 0;
 }

@@ -62,44 +62,54 @@ static void put_sets(const struct cidr *network, struct buf *out)
 }
 
 /* Everything that a packet's own bytes tell is checked before the kernel looks for the flow it belongs to: no
- * established flow carries a packet past this, and what is refused takes no entry. */
+ * established flow carries a packet past this, and what is refused takes no entry. All of the gateway's own addresses,
+ * every broadcast and every multicast address lie in denied ranges, so a packet to anywhere else passes three rules. */
 static void put_from_sandbox(struct buf *out)
 {
-	buf_str(out, "	chain from_sandbox {\n"
+	buf_str(out, "	chain to_denied {\n"
 		     "		iifname . ip daddr . meta l4proto . th dport @services notrack accept\n");
 	refuse(out, "fib daddr type local", REFUSAL_HOST);
 	refuse(out, "ip daddr @host", REFUSAL_HOST);
-	buf_fmt(out,
-		"		iifname . ip daddr @exceptions meta mark set %#x\n"
-		"		meta l4proto { tcp, udp } iifname . ip daddr . th dport @exceptions_port "
-		"meta mark set %#x\n",
-		RULESET_EXCEPTION, RULESET_EXCEPTION);
-	refuse(out, "meta mark 0 ip daddr @denied", REFUSAL_PRIVATE);
-	refuse(out, "meta l4proto != { tcp, udp, icmp }", REFUSAL_PROTOCOL);
 	refuse(out, "fib daddr type { broadcast, anycast, multicast }", REFUSAL_CAST);
-	buf_str(out, "	}\n"
+	refuse(out, "meta l4proto != { tcp, udp, icmp }", REFUSAL_PROTOCOL);
+	buf_fmt(out,
+		"		iifname . ip daddr @exceptions meta mark set %#x accept\n"
+		"		meta l4proto { tcp, udp } iifname . ip daddr . th dport @exceptions_port "
+		"meta mark set %#x accept\n",
+		RULESET_EXCEPTION, RULESET_EXCEPTION);
+	buf_fmt(out, "		meta mark set %d goto refuse\n	}\n", REFUSAL_PRIVATE);
+	buf_str(out, "	chain from_sandbox {\n"
+		     "		ip daddr @denied goto to_denied\n");
+	refuse(out, "ip daddr @host", REFUSAL_HOST);
+	refuse(out, "meta l4proto != { tcp, udp, icmp }", REFUSAL_PROTOCOL);
+	buf_str(out, "		accept\n"
+		     "	}\n"
 		     "	chain prerouting {\n"
-		     "		type filter hook prerouting priority raw; policy accept;\n"
+		     "		type filter hook prerouting priority raw; policy drop;\n"
+		     "		iifname \"" RULESET_UP "\" accept\n"
 		     "		iifname @links goto from_sandbox\n"
+		     "		iifname \"lo\" accept\n"
 		     "	}\n");
 }
+
+#define CLAMP "		tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n"
 
 static void put_forward(struct buf *out)
 {
 	buf_str(out, "	chain towards_sandbox {\n"
-		     "		oifname != @links drop\n"
-		     "		ct state established accept\n"
-		     "		ct state related meta l4proto icmp accept\n"
-		     "		drop\n"
-		     "	}\n"
-		     "	chain forward {\n"
-		     "		type filter hook forward priority filter; policy drop;\n"
-		     "		tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu\n"
-		     "		iifname \"" RULESET_UP "\" goto towards_sandbox\n"
-		     "		iifname != @links drop\n");
+		     "		oifname != @links drop\n");
+	buf_fmt(out, "		oifname @rate meta mark set %d goto refuse_towards\n", REFUSAL_RATE);
+	buf_str(out, CLAMP "		ct state established accept\n"
+			   "		ct state related meta l4proto icmp accept\n"
+			   "		drop\n"
+			   "	}\n"
+			   "	chain forward {\n"
+			   "		type filter hook forward priority filter; policy drop;\n"
+			   "		iifname \"" RULESET_UP "\" goto towards_sandbox\n");
 	refuse(out, "oifname != \"" RULESET_UP "\"", REFUSAL_ROUTE);
-	refuse(out, "ct state invalid", REFUSAL_INVALID);
 	buf_str(out, "		ct state established,related accept\n");
+	refuse(out, "ct state invalid", REFUSAL_INVALID);
+	buf_str(out, CLAMP);
 	refuse(out, "iifname @flow_limit", REFUSAL_FLOWS);
 	buf_str(out, "		ct mark 0 ct mark set 1 iifname @opened accept\n"
 		     "		accept\n"
@@ -114,14 +124,12 @@ static void put_local(struct buf *out)
 	refuse(out, "iifname @links", REFUSAL_HOST);
 	buf_str(out, "	}\n"
 		     "	chain output {\n"
-		     "		type filter hook output priority raw; policy drop;\n"
-		     "		oifname . ip saddr . meta l4proto . th sport @services notrack accept\n"
+		     "		type filter hook output priority raw; policy drop;\n");
+	buf_fmt(out, "		oifname @rate meta mark set %d goto refuse_towards\n", REFUSAL_RATE);
+	buf_str(out, "		oifname . ip saddr . meta l4proto . th sport @services notrack accept\n"
 		     "		icmp type { destination-unreachable, time-exceeded, parameter-problem } "
 		     "notrack accept\n"
-		     "	}\n"
-		     "	chain postrouting {\n"
-		     "		type filter hook postrouting priority filter; policy accept;\n");
-	buf_fmt(out, "		oifname @rate meta mark set %d goto refuse_towards\n	}\n", REFUSAL_RATE);
+		     "	}\n");
 }
 
 void ruleset_gateway(const struct cidr *network, struct buf *out)
@@ -140,6 +148,7 @@ void ruleset_gateway(const struct cidr *network, struct buf *out)
 	buf_str(out, "}\n");
 }
 
+/* The host's own traffic passes one rule of each chain. Its marks are kept, but for the half that is ours. */
 void ruleset_host(const struct cidr *network, struct buf *out)
 {
 	char text[NETWORK_ADDRESS_TEXT];
@@ -149,26 +158,27 @@ void ruleset_host(const struct cidr *network, struct buf *out)
 		"delete table inet " RULESET_TABLE "\n"
 		"table inet " RULESET_TABLE " {\n"
 		"	chain prerouting {\n"
-		"		type filter hook prerouting priority raw; policy accept;\n"
-		"		iifname \"erup\" fib daddr type { local, broadcast, anycast, multicast } "
-		"drop\n"
-		"		iifname \"erup\" ip saddr != %s/%u drop\n"
-		"		iifname \"erup\" meta nfproto != ipv4 drop\n"
-		"	}\n"
-		"	chain translated {\n"
-		"		type filter hook prerouting priority filter + 10; policy accept;\n"
-		"		iifname \"erup\" meta mark set meta mark & 0x0000ffff | %#x\n"
-		"	}\n"
+		"		type filter hook prerouting priority mangle + 5; policy accept;\n"
+		"		iifname != \"" RULESET_ERUP "\" accept\n"
+		"		ct state != { established, related } "
+		"fib daddr type { local, broadcast, anycast, multicast } drop\n"
+		"		ip saddr != %s/%u drop\n"
+		"		meta nfproto != ipv4 drop\n"
+		"		meta mark set meta mark & 0x0000ffff | %#x\n"
+		"	}\n",
+		text, network->bits, RULESET_TRANSLATED);
+	buf_fmt(out,
 		"	chain forward {\n"
 		"		type filter hook forward priority filter - 10; policy accept;\n"
-		"		iifname \"erup\" meta mark set meta mark & 0x0000ffff\n"
-		"		iifname \"erup\" oifname \"erup\" drop\n"
-		"		oifname \"erup\" ct state != { established, related } drop\n"
+		"		iifname \"" RULESET_ERUP "\" meta mark set meta mark & 0x0000ffff\n"
+		"		oifname != \"" RULESET_ERUP "\" accept\n"
+		"		iifname \"" RULESET_ERUP "\" drop\n"
+		"		ct state != { established, related } drop\n"
 		"	}\n"
 		"	chain postrouting {\n"
 		"		type nat hook postrouting priority srcnat; policy accept;\n"
-		"		ip saddr %s/%u oifname != \"erup\" masquerade fully-random\n"
+		"		ip saddr %s/%u oifname != \"" RULESET_ERUP "\" masquerade fully-random\n"
 		"	}\n"
 		"}\n",
-		text, network->bits, RULESET_TRANSLATED, text, network->bits);
+		text, network->bits);
 }

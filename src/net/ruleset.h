@@ -12,7 +12,7 @@
 #define RULESET_UP         "up"   /* the gateway's link to the host */
 #define RULESET_ERUP       "erup" /* its other end, in the host's namespace */
 #define RULESET_GATE       "gate" /* chain of the netdev table that every link's ingress goes to */
-#define RULESET_HOST_RULES 8      /* how many rules the host's table has */
+#define RULESET_HOST_RULES 10     /* how many rules the host's table has */
 
 /* Marks: below REFUSALS a packet that is refused has the kind; RULESET_EXCEPTION goes to a range that is denied but
  * for an exception. */

@@ -382,11 +382,12 @@ struct removal {
 	const struct nft_table *table;
 	const char *set;
 	const struct nft_key *prefix;
+	int n;
 };
 
 static int remove_if_prefixed(struct nftnl_set_elem *element, void *data)
 {
-	const struct removal *r = data;
+	struct removal *r = data;
 	struct nft_element x = {0};
 	uint32_t n = 0;
 	const void *key = nftnl_set_elem_get(element, NFTNL_SET_ELEM_KEY, &n);
@@ -398,6 +399,7 @@ static int remove_if_prefixed(struct nftnl_set_elem *element, void *data)
 	if (key && n <= sizeof(x.last.bytes))
 		nft_key_bytes(&x.last, key, n);
 	put_element(r->batch, NFT_MSG_DELSETELEM, 0, r->table, r->set, &x);
+	r->n++;
 	return 0;
 }
 
@@ -417,7 +419,7 @@ int nft_remove_prefixed(struct nft_batch *b, const struct nft_table *t, const ch
 {
 	struct removal removal = {.batch = b, .table = t, .set = set, .prefix = prefix};
 	int r = ask_elements(b, t, set, NULL, remove_prefixed, &removal);
-	return r < 0 ? err_code(e, r, "list the elements of %s", set) : 0;
+	return r < 0 ? err_code(e, r, "list the elements of %s", set) : removal.n;
 }
 
 struct rule_count {

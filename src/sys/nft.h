@@ -59,8 +59,8 @@ void nft_add(struct nft_batch *b, const struct nft_table *t, const char *set, co
 /* Removes an element, whether it is there or not. */
 void nft_remove(struct nft_batch *b, const struct nft_table *t, const char *set, const struct nft_element *x);
 
-/* Removes all elements of a set whose keys begin with prefix. It reads the whole set. Returns 0 or a negative
- * errno. */
+/* Removes all elements of a set whose keys begin with prefix. It reads the whole set. Returns how many there
+ * are, or a negative errno. */
 [[nodiscard]] int nft_remove_prefixed(struct nft_batch *b, const struct nft_table *t, const char *set,
 				      const struct nft_key *prefix, struct err *e);
 

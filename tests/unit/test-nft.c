@@ -203,7 +203,7 @@ static void test_ranges(void **)
 	lab_run(-1, "nft get element inet lab ranges '{ \"a\" . 255.255.255.255 }'");
 	/* Removed by the link in front of the range. */
 	const struct nft_element b = of_link("b");
-	lab_expect(nft_remove_prefixed(batch, &table, "ranges", &b.key, &e), 0, &e);
+	lab_expect(nft_remove_prefixed(batch, &table, "ranges", &b.key, &e), 2, &e);
 	lab_expect(nft_remove_prefixed(batch, &table, "links", &b.key, &e), 0, &e);
 	commit();
 	assert_int_equal(bytes_of("ranges"), 20);
@@ -237,7 +237,7 @@ static void test_chains(void **)
 	assert_int_equal(nft_commit(batch, &e), -EBUSY);
 	lab_expect(nft_remove_prefixed(batch, &table, "verdicts", &x.key, &e), 0, &e);
 	const struct nft_element one = of_link("one");
-	lab_expect(nft_remove_prefixed(batch, &table, "verdicts", &one.key, &e), 0, &e);
+	lab_expect(nft_remove_prefixed(batch, &table, "verdicts", &one.key, &e), 1, &e);
 	nft_remove_chain(batch, &table, "log_one");
 	nft_remove_chain(batch, &gate, "one");
 	commit();

@@ -214,7 +214,7 @@ static const struct {
 	{0x0ac80015, REFUSAL_HOST},     /* its gateway */
 	{0x0ac8000d, REFUSAL_HOST},     /* its own gateway, at a port without a service */
 	{LAB_HOST, REFUSAL_HOST},       {0x050505ff, REFUSAL_HOST}, /* everybody in the host's network */
-	{0xe0000001, REFUSAL_PRIVATE},  {0xffffffff, REFUSAL_PRIVATE}, {0xf0000001, REFUSAL_PRIVATE},
+	{0xe0000001, REFUSAL_CAST},     {0xffffffff, REFUSAL_CAST}, {0xf0000001, REFUSAL_PRIVATE},
 };
 
 static void test_refused_addresses(void **)
