@@ -26,6 +26,7 @@
 
 #define GATEWAY_NAME "gateway"
 #define CONF_NAME    "gateway.conf"
+#define CONF_NEW     "." CONF_NAME ".new" /* what file_replace() leaves when it is killed */
 #define LOCK_NAME    "gateway.lock"
 
 /* Next hops between the two ends of the pair. They are names for a link-layer address, never in a packet. */
@@ -553,8 +554,10 @@ static int remove_outer(struct netlink *outside, struct err *e)
 static int remove_all(const struct host *h, bool keep_table, struct err *e)
 {
 	struct netlink *outside = NULL;
-	if (unlinkat(h->run, CONF_NAME, 0) < 0 && errno != ENOENT)
-		return err_sys(e, "remove " HOST_RUN_DIR "/" CONF_NAME);
+	static const char *const names[] = {CONF_NAME, CONF_NEW};
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		if (unlinkat(h->run, names[i], 0) < 0 && errno != ENOENT)
+			return err_sys(e, "remove " HOST_RUN_DIR "/%s", names[i]);
 	int r = netlink_open(NETLINK_ROUTE, -1, &outside, e);
 	if (r == 0)
 		r = keep_table ? link_delete(outside, RULESET_ERUP, e) : remove_outer(outside, e);

@@ -608,9 +608,12 @@ int record_dir(const struct record *r)
 
 int record_remove(struct record **r, struct err *e)
 {
-	int code = file_remove_tree((*r)->store_fd, (*r)->info.id, e);
-	if (code < 0)
-		return code;
+	struct err own = ERR_INIT;
+	int code = file_remove_tree((*r)->store_fd, (*r)->info.id, &own);
+	if (code < 0) {
+		record_set_left(*r, own.msg); /* where its file is still there */
+		return err_set(e, code, "%s", own.msg);
+	}
 	record_free(*r);
 	*r = NULL;
 	return 0;

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/scope.h"
+#include "sys/process.h"
 
 int host_open(struct host *h, struct err *e)
 {
@@ -38,7 +39,7 @@ int host_with_mounts(const struct host *h, host_fn *fn, void *data, struct err *
 	if (own < 0 || setns(h->mounts, CLONE_NEWNS) < 0)
 		return err_sys(e, "enter the host's mount namespace");
 	int r = fn(data, e);
-	if (setns(own, CLONE_NEWNS) < 0 && r >= 0)
-		r = err_sys(e, "come back from the host's mount namespace");
+	if (setns(own, CLONE_NEWNS) < 0)
+		process_lost("mount");
 	return r;
 }

@@ -26,7 +26,7 @@ struct host {
 void host_close(struct host *h);
 
 /* Calls fn in the host's mount namespace and comes back. The process has one thread; its working directory becomes
- * "/". Returns what fn returned, or a negative errno. */
+ * "/". Returns what fn returned, or a negative errno. A caller that cannot come back is lost (process_lost()). */
 typedef int host_fn(void *data, struct err *e);
 [[nodiscard]] int host_with_mounts(const struct host *h, host_fn *fn, void *data, struct err *e);
 

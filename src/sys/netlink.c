@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/scope.h"
+#include "sys/process.h"
 
 enum {
 	RECEIVE_BYTES = 65536,
@@ -38,6 +39,12 @@ int netns_enter(int netns, struct err *e)
 	return setns(netns, CLONE_NEWNET) < 0 ? err_sys(e, "enter a network namespace") : 0;
 }
 
+static void come_back(int own)
+{
+	if (setns(own, CLONE_NEWNET) < 0)
+		process_lost("network");
+}
+
 int netns_make(int *ret_fd, struct err *e)
 {
 	scoped_fd int own = -1;
@@ -48,9 +55,9 @@ int netns_make(int *ret_fd, struct err *e)
 	if (unshare(CLONE_NEWNET) < 0)
 		return err_sys(e, "make a network namespace");
 	r = netns_open(&fresh, e);
-	int back = netns_enter(own, e);
-	if (r < 0 || back < 0)
-		return back < 0 ? back : r;
+	come_back(own);
+	if (r < 0)
+		return r;
 	*ret_fd = fd_steal(&fresh);
 	return 0;
 }
@@ -66,8 +73,8 @@ int netns_with(int netns, netns_fn *fn, void *data, struct err *e)
 	if (r < 0)
 		return r;
 	r = fn(data, e);
-	int back = netns_enter(own, e);
-	return back < 0 ? err_ctx(e, back, "come back") : r;
+	come_back(own);
+	return r;
 }
 
 struct opening {

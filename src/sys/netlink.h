@@ -48,14 +48,15 @@ void netlink_drain(int fd);
 /* Opens the caller's network namespace. Returns 0 and a descriptor, or a negative errno. */
 [[nodiscard]] int netns_open(int *ret_fd, struct err *e);
 
-/* Makes a fresh network namespace; the caller stays where it is. Returns 0 and a descriptor, or a negative errno. */
+/* Makes a fresh network namespace; the caller stays where it is, or is lost. Returns 0 and a descriptor, or a negative
+ * errno. */
 [[nodiscard]] int netns_make(int *ret_fd, struct err *e);
 
 /* Moves the caller, a process of one thread, into a network namespace. Returns 0 or a negative errno. */
 [[nodiscard]] int netns_enter(int netns, struct err *e);
 
-/* Calls fn in a network namespace (-1: the caller's) and comes back. Returns what fn returned, or a negative errno;
- * when the caller could not come back, that one, whatever fn did: what follows must not believe to be at home. */
+/* Calls fn in a network namespace (-1: the caller's) and comes back. Returns what fn returned, or a negative errno.
+ * A caller that cannot come back is lost (process_lost()). */
 typedef int netns_fn(void *data, struct err *e);
 [[nodiscard]] int netns_with(int netns, netns_fn *fn, void *data, struct err *e);
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/num.h"
@@ -51,6 +52,13 @@ int process_kill(pid_t pid, uint64_t start_time, uint64_t ms, struct err *e)
 	if (poll(&ended, 1, (int)ms) != 1)
 		return err_set(e, -ETIMEDOUT, "process %d does not end", pid);
 	return 0;
+}
+
+void process_lost(const char *kind)
+{
+	(void)fprintf(stderr, "%s: cannot come back from a %s namespace: %s\n", program_invocation_short_name,
+		      kind, strerrordesc_np(errno));
+	_exit(PROCESS_LOST_STATUS);
 }
 
 int process_boot_id(char id[static 37], struct err *e)

@@ -7,7 +7,8 @@
  * ACTION is `kill` or the number of an error, and NUMBER counts the calls of this name by all processes of PROGRAM; 0
  * is never reached, so that the command is only listed. PROGRAM is the name of an executable, with a `+` for a process
  * that was forked from it and has not executed another one. OPTIONS is `-` or of the letters `o`, count opening for
- * reading too, and `s`, count only after SIGTERM, which is passed on to the command.
+ * reading too and what matters only when it fails, and `s`, count only after SIGTERM, which is passed on to the
+ * command.
  *
  * The report has the lines `point PROGRAM CALL COUNT`, `sandbox ID` for each id that was seen, and `hit` if the point
  * was reached. The exit status is that of the command. strace can do much of this, but counts for each process anew,
@@ -34,7 +35,7 @@
 #define ID_LENGTH 10
 
 /* Which arguments make a call one with an effect. */
-enum filter { ALWAYS, OPEN_FLAGS, OPEN_HOW, IOCTL, LOCK };
+enum filter { ALWAYS, OPEN_FLAGS, OPEN_HOW, IOCTL, LOCK, FOR_ERRORS };
 
 struct call {
 	const char *name;
@@ -48,45 +49,93 @@ struct call {
 	}
 
 static const struct call calls[] = {
-	CALL(openat, OPEN_FLAGS),    CALL(openat2, OPEN_HOW),
-	CALL(creat, ALWAYS),         CALL(mkdir, ALWAYS),
-	CALL(mkdirat, ALWAYS),       CALL(rename, ALWAYS),
-	CALL(renameat, ALWAYS),      CALL(renameat2, ALWAYS),
-	CALL(unlink, ALWAYS),        CALL(unlinkat, ALWAYS),
-	CALL(rmdir, ALWAYS),         CALL(symlink, ALWAYS),
-	CALL(symlinkat, ALWAYS),     CALL(linkat, ALWAYS),
-	CALL(mknod, ALWAYS),         CALL(mknodat, ALWAYS),
-	CALL(chmod, ALWAYS),         CALL(fchmod, ALWAYS),
-	CALL(fchmodat, ALWAYS),      CALL(chown, ALWAYS),
-	CALL(fchown, ALWAYS),        CALL(fchownat, ALWAYS),
-	CALL(write, ALWAYS),         CALL(pwrite64, ALWAYS),
-	CALL(writev, ALWAYS),        CALL(fsync, ALWAYS),
-	CALL(fdatasync, ALWAYS),     CALL(ftruncate, ALWAYS),
-	CALL(fallocate, ALWAYS),     CALL(copy_file_range, ALWAYS),
-	CALL(sendfile, ALWAYS),      CALL(splice, ALWAYS),
-	CALL(fsetxattr, ALWAYS),     CALL(utimensat, ALWAYS),
-	CALL(flock, ALWAYS),         CALL(fcntl, LOCK),
-	CALL(ioctl, IOCTL),          CALL(mount, ALWAYS),
-	CALL(umount2, ALWAYS),       CALL(fsopen, ALWAYS),
-	CALL(fsconfig, ALWAYS),      CALL(fsmount, ALWAYS),
-	CALL(move_mount, ALWAYS),    CALL(open_tree, ALWAYS),
-	CALL(mount_setattr, ALWAYS), CALL(pivot_root, ALWAYS),
-	CALL(chroot, ALWAYS),        CALL(clone, ALWAYS),
-	CALL(clone3, ALWAYS),        CALL(fork, ALWAYS),
-	CALL(vfork, ALWAYS),         CALL(execve, ALWAYS),
-	CALL(execveat, ALWAYS),      CALL(setns, ALWAYS),
-	CALL(unshare, ALWAYS),       CALL(socket, ALWAYS),
-	CALL(socketpair, ALWAYS),    CALL(bind, ALWAYS),
-	CALL(listen, ALWAYS),        CALL(connect, ALWAYS),
-	CALL(accept4, ALWAYS),       CALL(setsockopt, ALWAYS),
-	CALL(sendto, ALWAYS),        CALL(sendmsg, ALWAYS),
-	CALL(recvmsg, ALWAYS),       CALL(pipe2, ALWAYS),
-	CALL(memfd_create, ALWAYS),  CALL(kill, ALWAYS),
-	CALL(pidfd_open, ALWAYS),    CALL(pidfd_send_signal, ALWAYS),
-	CALL(prctl, ALWAYS),         CALL(capset, ALWAYS),
-	CALL(setresuid, ALWAYS),     CALL(setresgid, ALWAYS),
-	CALL(setgroups, ALWAYS),     CALL(setsid, ALWAYS),
-	CALL(seccomp, ALWAYS),       CALL(bpf, ALWAYS),
+	CALL(openat, OPEN_FLAGS),
+	CALL(openat2, OPEN_HOW),
+	CALL(creat, ALWAYS),
+	CALL(mkdir, ALWAYS),
+	CALL(mkdirat, ALWAYS),
+	CALL(rename, ALWAYS),
+	CALL(renameat, ALWAYS),
+	CALL(renameat2, ALWAYS),
+	CALL(unlink, ALWAYS),
+	CALL(unlinkat, ALWAYS),
+	CALL(rmdir, ALWAYS),
+	CALL(symlink, ALWAYS),
+	CALL(symlinkat, ALWAYS),
+	CALL(linkat, ALWAYS),
+	CALL(mknod, ALWAYS),
+	CALL(mknodat, ALWAYS),
+	CALL(chmod, ALWAYS),
+	CALL(fchmod, ALWAYS),
+	CALL(fchmodat, ALWAYS),
+	CALL(chown, ALWAYS),
+	CALL(fchown, ALWAYS),
+	CALL(fchownat, ALWAYS),
+	CALL(write, ALWAYS),
+	CALL(pwrite64, ALWAYS),
+	CALL(writev, ALWAYS),
+	CALL(fsync, ALWAYS),
+	CALL(fdatasync, ALWAYS),
+	CALL(ftruncate, ALWAYS),
+	CALL(fallocate, ALWAYS),
+	CALL(copy_file_range, ALWAYS),
+	CALL(sendfile, ALWAYS),
+	CALL(splice, ALWAYS),
+	CALL(fsetxattr, ALWAYS),
+	CALL(utimensat, ALWAYS),
+	CALL(flock, ALWAYS),
+	CALL(fcntl, LOCK),
+	CALL(ioctl, IOCTL),
+	CALL(mount, ALWAYS),
+	CALL(umount2, ALWAYS),
+	CALL(fsopen, ALWAYS),
+	CALL(fsconfig, ALWAYS),
+	CALL(fsmount, ALWAYS),
+	CALL(move_mount, ALWAYS),
+	CALL(open_tree, ALWAYS),
+	CALL(mount_setattr, ALWAYS),
+	CALL(pivot_root, ALWAYS),
+	CALL(chroot, ALWAYS),
+	CALL(clone, ALWAYS),
+	CALL(clone3, ALWAYS),
+	CALL(fork, ALWAYS),
+	CALL(vfork, ALWAYS),
+	CALL(execve, ALWAYS),
+	CALL(execveat, ALWAYS),
+	CALL(setns, ALWAYS),
+	CALL(unshare, ALWAYS),
+	CALL(socket, ALWAYS),
+	CALL(socketpair, ALWAYS),
+	CALL(bind, ALWAYS),
+	CALL(listen, ALWAYS),
+	CALL(connect, ALWAYS),
+	CALL(accept4, ALWAYS),
+	CALL(setsockopt, ALWAYS),
+	CALL(sendto, ALWAYS),
+	CALL(sendmsg, ALWAYS),
+	CALL(recvmsg, ALWAYS),
+	CALL(pipe2, ALWAYS),
+	CALL(memfd_create, ALWAYS),
+	CALL(kill, ALWAYS),
+	CALL(pidfd_open, ALWAYS),
+	CALL(pidfd_send_signal, ALWAYS),
+	CALL(prctl, ALWAYS),
+	CALL(capset, ALWAYS),
+	CALL(setresuid, ALWAYS),
+	CALL(setresgid, ALWAYS),
+	CALL(setgroups, ALWAYS),
+	CALL(setsid, ALWAYS),
+	CALL(seccomp, ALWAYS),
+	CALL(bpf, ALWAYS),
+	CALL(mmap, FOR_ERRORS),
+	CALL(dup2, FOR_ERRORS),
+	CALL(dup3, FOR_ERRORS),
+	CALL(epoll_create1, FOR_ERRORS),
+	CALL(epoll_ctl, FOR_ERRORS),
+	CALL(timerfd_create, FOR_ERRORS),
+	CALL(timerfd_settime, FOR_ERRORS),
+	CALL(signalfd4, FOR_ERRORS),
+	CALL(timer_create, FOR_ERRORS),
 };
 
 #define N_CALLS (sizeof(calls) / sizeof(calls[0]))
@@ -95,7 +144,8 @@ static const struct call calls[] = {
 static const char *const programs[] = {
 	"ermite-runner",   "ermite-runner+", "ermite-keeper", "ermite-keeper+", "ermite-conduit",
 	"ermite-conduit+", "ermite-dns",     "ermite-dns+",   "ermite-relay",   "ermite-relay+",
-	"ermite-lxc",      "ermite-lxc+",    "nft",           "nft+",
+	"ermite-lxc",      "ermite-lxc+",    "nft",           "nft+",           "lxcfs",
+	"lxcfs+",
 };
 
 #define N_PROGRAMS    (sizeof(programs) / sizeof(programs[0]))
@@ -115,7 +165,7 @@ struct tracer {
 	uint64_t counts[N_PROGRAMS][N_CALLS];
 	char ids[N_IDS][ID_LENGTH + 1];
 	size_t n_ids;
-	int count_reads;
+	int count_more;
 	int counting;
 	size_t program;
 	size_t call;
@@ -171,12 +221,14 @@ static int passes(const struct tracer *t, pid_t pid, const struct call *call, co
 	const uint64_t changes = O_ACCMODE | O_CREAT | O_TRUNC;
 	switch (call->filter) {
 	case OPEN_FLAGS:
-		return t->count_reads || (args[2] & changes) != 0;
+		return t->count_more || (args[2] & changes) != 0;
 	case OPEN_HOW:
-		return t->count_reads ||
+		return t->count_more ||
 		       ((uint64_t)ptrace(PTRACE_PEEKDATA, pid, (void *)args[2], NULL) & changes) != 0;
 	case IOCTL:
 		return (args[1] >> 8 & 255) != 'T'; /* Not those of terminals. */
+	case FOR_ERRORS:
+		return t->count_more;
 	case LOCK:
 		return args[1] == F_SETLK || args[1] == F_SETLKW || args[1] == F_OFD_SETLK ||
 		       args[1] == F_OFD_SETLKW;
@@ -408,7 +460,7 @@ int main(int argc, char **argv)
 		fputs("usage: crash-points OPTIONS REPORT PROGRAM CALL NUMBER ACTION COMMAND...\n", stderr);
 		return 99;
 	}
-	tracer.count_reads = strchr(argv[1], 'o') != NULL;
+	tracer.count_more = strchr(argv[1], 'o') != NULL;
 	tracer.counting = strchr(argv[1], 's') == NULL;
 	read_point(&tracer, argv + 3);
 	struct sigaction action = {.sa_handler = pass_on};

@@ -142,8 +142,9 @@ static void assert_whole(int netns)
 static void assert_nothing(void)
 {
 	assert_int_equal(count_rules(), 0);
-	lab_run(-1, "set -e; ! ip link show erup; [ \"$(ls /run/ermite-runner)\" = gateway.lock ];"
-		    "! grep " NAME " /proc/self/mountinfo; [ -z \"$(ip route show 10.200.0.0/16)\" ]");
+	lab_run(-1, "set -e; ! ip link show erup; [ \"$(ls -A /run/ermite-runner)\" = gateway.lock ];"
+		    "! grep " NAME
+		    " /proc/self/mountinfo; [ -z \"$(ip route show 10.200.0.0/16)$(ip rule | grep erup)\" ]");
 }
 
 static void test_make(void **)
@@ -238,6 +239,7 @@ static const struct {
 } torn[] = {
 	{"true", GATEWAY_OURS},
 	{"rm " CONF, GATEWAY_TORN},
+	{"mv " CONF " /run/ermite-runner/.gateway.conf.new", GATEWAY_TORN},
 	{"umount " NAME, GATEWAY_TORN},
 	{"umount " NAME "; rm " CONF, GATEWAY_TORN},
 	{"umount " NAME "; rm " NAME, GATEWAY_TORN},

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -18,6 +19,8 @@
 #include "fds.h"
 #include "net-lab.h"
 #include "sys/host.h"
+#include "sys/netlink.h"
+#include "sys/process.h"
 
 static int setup(void **)
 {
@@ -118,6 +121,42 @@ static void test_with_mounts(void **)
 	host_close(&h);
 }
 
+/* Who may enter no namespace cannot come back from one. */
+static int become_nobody(void *, struct err *e)
+{
+	return setresuid(65534, 65534, 65534) < 0 ? err_sys(e, "setresuid") : 0;
+}
+
+static int lose_mounts(void)
+{
+	struct host h = HOST_INIT;
+	return host_open(&h, NULL) < 0 ? -1 : host_with_mounts(&h, become_nobody, NULL, NULL);
+}
+
+static int lose_network(void)
+{
+	int fresh = -1;
+	return netns_make(&fresh, NULL) < 0 ? -1 : netns_with(fresh, become_nobody, NULL, NULL);
+}
+
+/* It ends, and does nothing more in the wrong namespace. */
+static void test_lost(void **)
+{
+	int (*const ways[])(void) = {lose_mounts, lose_network};
+	for (size_t i = 0; i < 2; i++) {
+		int status = 0;
+		pid_t pid = fork();
+		assert_true(pid >= 0);
+		if (pid == 0) {
+			(void)close(STDERR_FILENO);
+			_exit(ways[i]() < 0 ? 1 : 0);
+		}
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_true(WIFEXITED(status));
+		assert_int_equal(WEXITSTATUS(status), PROCESS_LOST_STATUS);
+	}
+}
+
 int main(void)
 {
 	if (geteuid() != 0)
@@ -126,6 +165,7 @@ int main(void)
 		cmocka_unit_test_setup(test_open, setup),
 		cmocka_unit_test_setup(test_unfit, setup),
 		cmocka_unit_test_setup(test_with_mounts, setup),
+		cmocka_unit_test_setup(test_lost, setup),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -517,6 +517,26 @@ static void test_strangers(void **)
 	assert_false(i[0].readable || i[1].readable);
 }
 
+/* What cannot be deleted says why. */
+static void test_stays(void **)
+{
+	struct err e = ERR_INIT;
+	struct record *r = create();
+	char path[PATH_MAX];
+	(void)snprintf(path, sizeof(path), "%s/sandboxes/%s/record", state_dir, record_info(r)->id);
+	int mounted = mount(path, path, NULL, MS_BIND, NULL);
+	int code = record_remove(&r, &e);
+	int unmounted = umount2(path, MNT_DETACH);
+	assert_int_equal(mounted, 0);
+	assert_int_equal(unmounted, 0);
+	assert_int_equal(code, -EBUSY);
+	assert_non_null(r);
+	assert_string_equal(record_info(r)->left, e.msg);
+	scoped_free struct record_info *i = list(1);
+	assert_string_equal(i[0].left, e.msg);
+	put_away(r);
+}
+
 struct taking {
 	char ids[8][ID_SIZE];
 	unsigned n;
@@ -729,6 +749,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_too_much, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_spoilt_keeps_its_slot, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_strangers, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_stays, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_orphans, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_two_reapers, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_few_descriptors, setup, teardown),
