@@ -165,7 +165,6 @@ static const char *const read_from[] = {
 	"/proc/diskstats",
 	"/proc/partitions",
 	"/proc/swaps",
-	"/proc/locks",
 	"/proc/mdstat",
 	"/proc/mtrr",
 	"/proc/cgroups",
