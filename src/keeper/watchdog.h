@@ -3,7 +3,7 @@
  *
  * A step that is not over by its deadline, and not a little later either (this process may have been stopped, or
  * the machine asleep), ends the keeper on the spot, with a sentence that names the step on standard error. Its
- * record stays, and whoever comes next takes the sandbox down by it, the client first.
+ * record stays, and whoever comes next takes the sandbox down by it.
  *
  * There is one per process; it needs the signal SIGALRM.
  */
