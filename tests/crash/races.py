@@ -1,10 +1,10 @@
 """Two things at once, for tests/crash/sweep: each function plays one round and returns what was wrong. Whether all is
 as before is for the sweep to see."""
 
-import re
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
