@@ -10,7 +10,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -26,6 +25,7 @@
 #include "spec/network.h"
 #include "sys/host.h"
 #include "sys/link.h"
+#include "sys/netlink.h"
 
 #define SLOT_FIRST  8000u /* beyond those that a runner beside this takes */
 #define PRESENT_MAX 4000
@@ -36,24 +36,6 @@ struct members {
 	struct config config;
 	int gateway;
 };
-
-/* Makes a network namespace like a sandbox's. */
-static int new_sandbox(int *ret, struct err *e)
-{
-	scoped_fd int own = -1;
-	scoped_fd int fresh = -1;
-	int r = netns_open(&own, e);
-	if (r < 0)
-		return r;
-	if (unshare(CLONE_NEWNET) < 0)
-		return err_sys(e, "make a network namespace");
-	r = netns_open(&fresh, e);
-	int back = netns_enter(own, r < 0 ? NULL : e);
-	if (r < 0 || back < 0)
-		return r < 0 ? r : back;
-	*ret = fd_steal(&fresh);
-	return 0;
-}
 
 /* What a keeper does for its sandbox's network, from the lock to the link that is up. */
 static int add(const struct members *m, uint32_t slot, int sandbox, struct err *e)
@@ -123,7 +105,7 @@ static int fill(const struct members *m, uint32_t *n, uint64_t present, struct e
 	int r = 0;
 	for (; *n < present && r == 0; ++*n) {
 		int sandbox = -1;
-		r = new_sandbox(&sandbox, e);
+		r = netns_make(&sandbox, e);
 		if (r == 0)
 			r = add(m, SLOT_FIRST + *n, sandbox, e);
 	}
@@ -143,7 +125,7 @@ static int measure(const struct members *m, uint32_t n, uint64_t rounds, struct 
 	uint64_t adding[ROUNDS_MAX];
 	uint64_t removing[ROUNDS_MAX];
 	scoped_fd int sandbox = -1;
-	int r = new_sandbox(&sandbox, e);
+	int r = netns_make(&sandbox, e);
 	for (uint64_t i = 0; i < rounds && r == 0; i++) {
 		uint64_t start = clock_boot_ns();
 		r = add(m, slot, sandbox, e);

@@ -162,6 +162,18 @@ const char *buf_text(const struct buf *b)
 	return b->p ? b->p : "";
 }
 
+bool buf_next_line(const char **at, const char **ret, size_t *ret_n)
+{
+	if (**at == '\0')
+		return false;
+	*ret = *at;
+	*ret_n = strcspn(*at, "\n");
+	*at += *ret_n;
+	if (**at == '\n')
+		++*at;
+	return true;
+}
+
 int buf_check(const struct buf *b)
 {
 	return b->bad ? -ENOBUFS : 0;

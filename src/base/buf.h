@@ -47,6 +47,10 @@ void buf_plain(struct buf *b, const char *s, size_t n);
 /* The text so far, never NULL; owned by the buffer and valid until the next append. */
 const char *buf_text(const struct buf *b);
 
+/* Takes the next line of a text: *at is where it begins and then where the one after it does. Returns false at the end.
+ * *ret is n bytes of the text without its newline, and not terminated; an empty line counts. */
+bool buf_next_line(const char **at, const char **ret, size_t *ret_n);
+
 /* Returns 0, or -ENOBUFS when an append was lost. */
 [[nodiscard]] int buf_check(const struct buf *b);
 

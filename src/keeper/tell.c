@@ -23,12 +23,12 @@ void tell_text(int client, uint32_t type, const char *text)
 void tell_lines(int client, uint32_t type, const struct buf *lines)
 {
 	const char *at = buf_text(lines);
-	while (*at) {
-		char line[512];
-		size_t n = strcspn(at, "\n");
-		(void)snprintf(line, sizeof(line), "%.*s", (int)(n < 500 ? n : 500), at);
-		tell_text(client, type, line);
-		at += n + (at[n] == '\n');
+	const char *line = NULL;
+	size_t n = 0;
+	while (buf_next_line(&at, &line, &n)) {
+		char text[512];
+		(void)snprintf(text, sizeof(text), "%.*s", (int)(n < 500 ? n : 500), line);
+		tell_text(client, type, text);
 	}
 }
 

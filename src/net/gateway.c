@@ -6,7 +6,6 @@
 #include <linux/magic.h>
 #include <linux/netfilter.h>
 #include <linux/rtnetlink.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/scope.h"
+#include "net/members.h"
 #include "net/relay/relay.h"
 #include "net/resolvers.h"
 #include "net/service.h"
@@ -103,7 +104,7 @@ static int open_sockets(void *data, struct err *e)
 	if (r == 0 && s->forge_target.n > 0)
 		r = open_tcp(gateway, s->forge.port, RELAY_BACKLOG, &s->forge_listener, e);
 	if (r == 0 && s->plan.log_fd >= 0)
-		r = nflog_open((uint16_t)(s->plan.slot + 1), &s->refused, e);
+		r = nflog_open(members_log_group(s->plan.slot), &s->refused, e);
 	return r;
 }
 
@@ -210,12 +211,14 @@ static void warn(void *data, const char *sentence)
 /* Gives each line of notes to a person. */
 static void warn_lines(struct services *s, const struct buf *notes)
 {
-	char line[256];
-	for (const char *p = buf_text(notes); *p;) {
-		size_t n = strcspn(p, "\n");
-		(void)snprintf(line, sizeof(line), "/etc/resolv.conf: %.*s", (int)(n < 200 ? n : 200), p);
-		warn(s, line);
-		p += n + (p[n] == '\n');
+	const char *at = buf_text(notes);
+	const char *line = NULL;
+	size_t n = 0;
+	while (buf_next_line(&at, &line, &n)) {
+		char sentence[256];
+		(void)snprintf(sentence, sizeof(sentence), "/etc/resolv.conf: %.*s", (int)(n < 200 ? n : 200),
+			       line);
+		warn(s, sentence);
 	}
 }
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/rtnetlink.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -32,14 +33,13 @@ struct watch {
 
 static void say_lines(const struct watch *w, const struct buf *lines)
 {
-	const char *p = buf_text(lines);
-	char line[512];
-	for (size_t n = 0; *p; p += n + (p[n] == '\n')) {
-		n = strcspn(p, "\n");
-		size_t shown = n < sizeof(line) ? n : sizeof(line) - 1;
-		memcpy(line, p, shown);
-		line[shown] = '\0';
-		w->plan.warn(w->plan.data, line);
+	const char *at = buf_text(lines);
+	const char *line = NULL;
+	size_t n = 0;
+	while (buf_next_line(&at, &line, &n)) {
+		char sentence[512];
+		(void)snprintf(sentence, sizeof(sentence), "%.*s", (int)(n < 511 ? n : 511), line);
+		w->plan.warn(w->plan.data, sentence);
 	}
 }
 

@@ -123,6 +123,31 @@ static const struct row rows[] = {
 	{IN("\xe2\x82x"), "\"" BAD BAD "x\"", "\\xe2\\x82x"},
 };
 
+static void test_lines(void **)
+{
+	static const struct {
+		const char *text;
+		const char *lines[4];
+	} texts[] = {
+		{"", {NULL}},
+		{"one", {"one", NULL}},
+		{"one\n", {"one", NULL}},
+		{"one\n\ntwo", {"one", "", "two", NULL}},
+		{"\n", {"", NULL}},
+	};
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		const char *at = texts[i].text;
+		const char *line = NULL;
+		size_t n = 0;
+		for (size_t j = 0; texts[i].lines[j]; j++) {
+			assert_true(buf_next_line(&at, &line, &n));
+			assert_int_equal(n, strlen(texts[i].lines[j]));
+			assert_memory_equal(line, texts[i].lines[j], n);
+		}
+		assert_false(buf_next_line(&at, &line, &n));
+	}
+}
+
 static void test_escaping(void **)
 {
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -143,6 +168,7 @@ int main(void)
 		cmocka_unit_test(test_empty),    cmocka_unit_test(test_append),
 		cmocka_unit_test(test_growth),   cmocka_unit_test(test_maximum),
 		cmocka_unit_test(test_overflow), cmocka_unit_test(test_escaping),
+		cmocka_unit_test(test_lines),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
