@@ -359,22 +359,26 @@ static void test_exceptions(void **)
 	assert_int_equal(lab_heard(inside, WAIT_MS), LAB_PRIVATE);
 }
 
+/* The kernel's count forgets a flow whose first packet it has counted and for some milliseconds not entered in its
+ * table, as when its processor is taken away in between: there may be a few more. */
 static void test_flow_limit(void **)
 {
-	enum { LIMIT = 16 };
+	enum { LIMIT = 16, TRIES = 64, FORGOTTEN = 3 };
 	config.job_flows = LIMIT;
 	plug_it_in();
 	scoped_fd int other = lab_socket(beyond, SOCK_DGRAM, LAB_BEYOND, PORT + 1);
-	for (int i = 1; i < LIMIT + 5; i++) {
+	unsigned through = 0;
+	/* The first one was there before. */
+	for (int i = 1; i < TRIES; i++) {
 		scoped_fd int fd = lab_socket(plug.sandbox, SOCK_DGRAM, 0, 0);
 		assert_int_equal(lab_send(fd, LAB_BEYOND, PORT + 1, "x"), 0);
 	}
-	/* The first one was there before. */
-	for (int i = 1; i < LIMIT; i++)
-		assert_int_equal(lab_heard(other, WAIT_MS), LAB_HOST);
-	assert_int_equal(lab_heard(other, 0), 0);
-	assert_refused(REFUSAL_FLOWS, 5);
-	assert_int_equal(counts().flows, LIMIT);
+	send_one();
+	while (lab_heard(other, 200) != 0)
+		through++;
+	assert_in_range(through, LIMIT - 1, LIMIT - 1 + FORGOTTEN);
+	assert_refused(REFUSAL_FLOWS, TRIES - 1 - through);
+	assert_int_equal(counts().flows, through + 1);
 }
 
 /* Connection tracking is there still when many have come and gone. */
