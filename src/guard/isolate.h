@@ -18,9 +18,14 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "io/child.h"
 
 /* The namespaces that the keeper gives a helper at birth (clone flags for io/child.h). */
 uint64_t isolate_clone_flags(void);
+
+/* How to start a helper that will isolate itself: in these namespaces, with exactly these descriptors and no
+ * environment, ended with its parent. Everything is borrowed, as struct child_plan says. */
+struct child_plan isolate_plan(const char *path, const char *const *arguments, const int *fds, size_t n_fds);
 
 /* A system call that is allowed when one argument, under the mask, has this value; with several rows any of them does.
  * The mask for a descriptor is of 32 bits, since the kernel looks at no more of it. */

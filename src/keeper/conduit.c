@@ -33,13 +33,7 @@ int keeper_start_conduit(const struct sandbox *s, struct isolated_view *view, st
 				      [CONDUIT_FD_CONFIG] = config_fd,
 				      [CONDUIT_FD_CHANNEL] = far,
 				      [CONDUIT_FD_LISTENER] = view->listen_fd};
-	const struct child_plan plan = {.path = path,
-					.arguments = arguments,
-					.fds = fds,
-					.n_fds = CONDUIT_FDS,
-					.clone_flags = isolate_clone_flags(),
-					.die_with_parent = true,
-					.new_session = true};
+	const struct child_plan plan = isolate_plan(path, arguments, fds, CONDUIT_FDS);
 	r = child_start(&plan, ret, e);
 	/* Only the conduit's is left, so that nobody can connect any more once it has closed it. */
 	fd_close(&view->listen_fd);

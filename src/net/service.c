@@ -93,13 +93,7 @@ static int start_child(struct service *s, int config, int far, struct err *e)
 	memcpy(fds, s->plan.fds, s->plan.n_fds * sizeof(fds[0]));
 	fds[SERVICE_FD_CONFIG] = config;
 	fds[SERVICE_FD_CHANNEL] = far;
-	const struct child_plan plan = {.path = s->plan.path,
-					.arguments = arguments,
-					.fds = fds,
-					.n_fds = s->plan.n_fds,
-					.clone_flags = isolate_clone_flags(),
-					.die_with_parent = true,
-					.new_session = true};
+	const struct child_plan plan = isolate_plan(s->plan.path, arguments, fds, s->plan.n_fds);
 	return child_start(&plan, &s->child, e);
 }
 

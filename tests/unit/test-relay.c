@@ -64,12 +64,7 @@ static void lab_start(struct lab *l, const struct relay_config *config)
 	assert_int_equal(file_memfd("config", config, sizeof(*config), &config_fd, NULL), 0);
 	const char *const arguments[] = {"ermite-relay", NULL};
 	const int fds[RELAY_FDS] = {-1, -1, STDERR_FILENO, config_fd, far, listener};
-	const struct child_plan plan = {.path = "/proc/self/exe",
-					.arguments = arguments,
-					.fds = fds,
-					.n_fds = RELAY_FDS,
-					.clone_flags = isolate_clone_flags(),
-					.die_with_parent = true};
+	const struct child_plan plan = isolate_plan("/proc/self/exe", arguments, fds, RELAY_FDS);
 	assert_int_equal(child_start(&plan, &l->relay, NULL), 0);
 }
 
