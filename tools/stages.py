@@ -14,16 +14,18 @@ import csource
 
 LOGS = csource.ROOT / "build" / "check"
 TAIL_LINES = 40  # of what failed that are shown
+REASON_LINES = 8  # of one failed test that are said again at the end
 PLAIN_EVERY_S = 60  # a sign of life where there is no terminal
 
 
 @dataclasses.dataclass
 class Count:
-    """What a stage found: numbers of tests, and the names of those that failed or were skipped."""
+    """What a stage found: numbers of tests, the names of those that failed or were skipped, and why they failed."""
 
     passed: int = 0
     failed: list = dataclasses.field(default_factory=list)
     skipped: list = dataclasses.field(default_factory=list)
+    reasons: list = dataclasses.field(default_factory=list)
 
     def add(self, name, ok):
         if ok:
@@ -35,6 +37,7 @@ class Count:
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
+        self.reasons += other.reasons
 
 
 class Stage:
@@ -149,6 +152,8 @@ def meson_count(build):
         elif test["result"] not in ("OK", "EXPECTEDFAIL") or cases["FAILED "]:
             count.passed += cases["PASSED "]
             count.failed += [name] * max(1, cases["FAILED "])
+            wrong = [line for line in output.splitlines() if not re.match(r"\[ *(RUN|OK|PASSED)? *\]|\[=+\]", line)]
+            count.reasons.append("\n".join([f"{name}:", *wrong[-REASON_LINES:]]))
         else:
             count.passed += max(1, cases["PASSED "])
             count.skipped += [name] * cases["SKIPPED"]
@@ -162,8 +167,12 @@ def junit_count(path):
         name = f"{case.get('classname')}.{case.get('name')}"
         if case.find("skipped") is not None:
             count.skipped.append(name)
-        else:
-            count.add(name, case.find("failure") is None and case.find("error") is None)
+            continue
+        wrong = next((found for kind in ("failure", "error") if (found := case.find(kind)) is not None), None)
+        count.add(name, wrong is None)
+        if wrong is not None:
+            said = [line for line in (wrong.text or "").splitlines() if re.match(r"E |\S+:\d+:", line)]
+            count.reasons.append("\n".join([f"{name}:", *said[-REASON_LINES:]]))
     return count
 
 
