@@ -501,21 +501,36 @@ int file_check_local(int fd, const char *path, struct err *e)
 	return 0;
 }
 
+/* True when the limit is as high as needed, or could be raised. */
+static bool is_allowed(__rlimit_resource_t resource, rlim_t needed, rlim_t *ret_allowed)
+{
+	struct rlimit limit = {0};
+	(void)getrlimit(resource, &limit); /* of oneself it cannot fail */
+	*ret_allowed = limit.rlim_cur;
+	if (limit.rlim_cur >= needed)
+		return true;
+	limit.rlim_cur = needed;
+	if (limit.rlim_max < needed)
+		limit.rlim_max = needed;
+	return setrlimit(resource, &limit) == 0;
+}
+
 int file_need_descriptors(unsigned n, struct err *e)
 {
-	struct rlimit limit;
-	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return err_sys(e, "look at the limit of open files");
-	if (limit.rlim_cur >= n)
+	rlim_t allowed = 0;
+	if (is_allowed(RLIMIT_NOFILE, n, &allowed))
 		return 0;
-	rlim_t allowed = limit.rlim_cur;
-	limit.rlim_cur = n;
-	if (limit.rlim_max < n)
-		limit.rlim_max = n;
-	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
-		return err_set(e, -EMFILE, "%u open files are needed, and %llu are allowed: see ulimit -n", n,
-			       (unsigned long long)allowed);
-	return 0;
+	return err_set(e, -EMFILE, "%u open files are needed, and %llu are allowed: see ulimit -n", n,
+		       (unsigned long long)allowed);
+}
+
+int file_need_memory(unsigned mib, struct err *e)
+{
+	rlim_t allowed = 0;
+	if (is_allowed(RLIMIT_AS, (rlim_t)mib << 20, &allowed))
+		return 0;
+	return err_set(e, -ENOMEM, "%u MiB of address space are needed, and %llu are allowed: see ulimit -v",
+		       mib, (unsigned long long)(allowed >> 20));
 }
 
 int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e)

@@ -74,6 +74,10 @@
  * it may not: better to know before the work than in the middle of it. */
 [[nodiscard]] int file_need_descriptors(unsigned n, struct err *e);
 
+/* The same for so many MiB of address space: with less, programs that this one starts could not even be loaded.
+ * Returns 0 or -ENOMEM. */
+[[nodiscard]] int file_need_memory(unsigned mib, struct err *e);
+
 /* Makes an anonymous sealed file holding n bytes, positioned at 0; the way to hand bytes to another process.
  * Returns 0 and a descriptor that the caller owns, or a negative errno. */
 [[nodiscard]] int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e);

@@ -15,6 +15,7 @@
 #include "client/pump.h"
 #include "client/start.h"
 #include "client/terminal.h"
+#include "client/verdict.h"
 #include "io/chan.h"
 #include "io/loop.h"
 #include "spec/message.h"
@@ -71,6 +72,7 @@ struct client {
 	struct files_receiver *receiver;
 	bool tree_done;
 	char tree_fault[TEXT_MAX];
+	size_t n_judged; /* outputs that were copied, or are known not to be there */
 
 	/* The network log: our end of the pipe that the sandbox's helpers write to. */
 	int log_pipe;
@@ -618,8 +620,10 @@ static int copy_out(struct client *c, struct err *e)
 		if (r == 0)
 			r = wait_until(c, is_copied_out, e);
 		end_copy_out(c);
-		if (r == 0 && !c->cancelled)
+		if (r == 0 && !c->cancelled) {
 			judge_output(c, o);
+			c->n_judged++;
+		}
 	}
 	return r;
 }
@@ -723,30 +727,16 @@ static int prepare(struct client *c, struct err *e)
 	return r < 0 ? r : loop_add_fd(c->loop, c->channel, EPOLLIN, on_channel, c, &c->channel_source, e);
 }
 
-/* The result as this side sees it. */
+/* The result as this side sees it. A job that succeeded and whose outputs nobody came to copy has not done what was
+ * asked for. */
 static void conclude(struct client *c, const char *keeper_end)
 {
-	struct job_result *r = &c->result;
-	if (!c->has_result) {
-		*r = (struct job_result){.isolation = c->job->spec->config.isolation,
-					 .reason = END_RUNNER_FAILED,
-					 .exit_status = CLIENT_FAILED,
-					 .network_mode = c->job->spec->config.network_mode,
-					 .ready = c->job->spec->config.ready};
-		memcpy(r->job_id, c->job->spec->job_id, sizeof(r->job_id));
-		(void)snprintf(r->evidence, sizeof(r->evidence),
-			       "the keeper is gone and has not said how the job ended: %s", keeper_end);
-		c->job->say(NULL, r->evidence);
-	}
-	if (!c->fault[0])
-		return;
-	c->job->say(NULL, c->fault);
-	/* The keeper does not know of it; what it knows to be wrong with the sandbox or the job comes first. */
-	if (r->exit_status != 0 && r->reason != END_RUNNER_FAILED)
-		return;
-	r->reason = END_RUNNER_FAILED;
-	r->exit_status = CLIENT_FAILED;
-	(void)snprintf(r->evidence, sizeof(r->evidence), "%.*s", EVIDENCE_MAX - 1, c->fault);
+	const struct verdict v = {.spec = c->job->spec,
+				  .keeper_end = c->has_result ? NULL : keeper_end,
+				  .fault = c->fault,
+				  .outputs_missing = c->job_succeeded && c->n_judged < c->job->n_outputs,
+				  .cancelled = c->cancelled};
+	verdict_reach(&v, &c->result, c->job->say);
 }
 
 static void done(struct client *c)

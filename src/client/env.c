@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/named.h"
 #include "base/scope.h"
 
 void env_done(struct env *list)
@@ -123,17 +124,18 @@ int env_read_text(struct env *list, const char *file, const char *text, size_t n
 
 int env_read_file(struct env *list, const char *path, struct err *e)
 {
-	scoped_fd int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-	if (fd < 0)
-		return err_sys(e, "open %s", path);
+	scoped_fd int fd = -1;
+	int r = named_open(path, O_RDONLY | O_NOCTTY, &fd, e);
+	if (r < 0)
+		return err_ctx(e, r, "open %s", path);
 	scoped_free char *text = malloc(ENV_FILE_MAX + 1);
 	if (!text)
 		return err_set(e, -ENOMEM, "out of memory");
 	ssize_t n = file_read_all(fd, text, ENV_FILE_MAX + 1, e);
 	if (n < 0)
 		return err_ctx(e, (int)n, "%s", path);
-	int r = (size_t)n > ENV_FILE_MAX ? err_set(e, -EFBIG, "%s: longer than %u bytes", path, ENV_FILE_MAX)
-					 : env_read_text(list, path, text, (size_t)n, e);
+	r = (size_t)n > ENV_FILE_MAX ? err_set(e, -EFBIG, "%s: longer than %u bytes", path, ENV_FILE_MAX)
+				     : env_read_text(list, path, text, (size_t)n, e);
 	explicit_bzero(text, (size_t)n);
 	return r;
 }

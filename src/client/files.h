@@ -56,7 +56,7 @@ struct files_target {
 #define FILES_TARGET_INIT ((struct files_target){.dir = -1})
 
 /* Opens the directory that path lies in and checks that it can be written to; path itself need not exist. Links in the
- * directory part are followed, the last component's is not. Returns 0 or a negative errno. */
+ * directory part are followed as base/named.h says, the last component's is not. Returns 0 or a negative errno. */
 [[nodiscard]] int files_target_open(const char *path, struct files_target *ret, struct err *e);
 
 /* Closes the directory; it is empty again. */

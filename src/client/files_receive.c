@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/named.h"
 #include "base/scope.h"
 #include "client/files.h"
 #include "client/inodes.h"
@@ -245,6 +246,22 @@ void files_receiver_free(struct files_receiver *r)
 	free(r);
 }
 
+/* The path of a directory as the kernel knows it. */
+static int full_path(const char *path, char full[static PATH_MAX], struct err *e)
+{
+	char link[32];
+	scoped_fd int fd = -1;
+	int r = named_open(path, O_PATH | O_DIRECTORY, &fd, e);
+	if (r < 0)
+		return err_ctx(e, r, "%s", path);
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, full, PATH_MAX - 1);
+	if (n < 0)
+		return err_sys(e, "%s", path);
+	full[n] = '\0';
+	return 0;
+}
+
 /* Cuts path into the directory and the last component, which are put into the two. A path that ends in no name ("." and
  * "..") is made a full one first. */
 static int split(const char *path, char dir[static PATH_MAX], char name[static NAME_MAX + 1], struct err *e)
@@ -260,8 +277,9 @@ static int split(const char *path, char dir[static PATH_MAX], char name[static N
 	const char *slash = strrchr(full, '/');
 	const char *last = slash ? slash + 1 : full;
 	if (strcmp(last, ".") == 0 || strcmp(last, "..") == 0) {
-		if (!realpath(path, full))
-			return err_sys(e, "%s", path);
+		int r = full_path(path, full, e);
+		if (r < 0)
+			return r;
 		slash = strrchr(full, '/');
 		last = slash ? slash + 1 : full;
 	}
@@ -283,9 +301,10 @@ int files_target_open(const char *path, struct files_target *ret, struct err *e)
 	int r = split(path, dir, t.name, e);
 	if (r < 0)
 		return r;
-	scoped_fd int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return err_sys(e, "%s: directory %s", path, dir);
+	scoped_fd int fd = -1;
+	r = named_open(dir, O_RDONLY | O_DIRECTORY, &fd, e);
+	if (r < 0)
+		return err_ctx(e, r, "%s: directory %s", path, dir);
 	if (faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) < 0)
 		return err_sys(e, "%s: write to the directory %s", path, dir);
 	t.dir = fd_steal(&fd);

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/scope.h"
 #include "client/files.h"
+#include "io/child.h"
 #include "wire/tree.h"
 
 enum {
@@ -317,7 +318,7 @@ int files_sender_start(struct files_sender *s, int dir, int to, files_warn_fn *w
 	scoped_fd int writer = ends[1];
 	pid_t pid = fork();
 	if (pid < 0)
-		return err_sys(e, "fork");
+		return child_refused(e);
 	if (pid == 0)
 		child_main(dir, to, writer, warn, data);
 	/* The number is safe to use: an own child keeps it until it is waited for. */

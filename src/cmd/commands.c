@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-static const struct command *const table[] = {&cmd_run, &cmd_ps, &cmd_reap, &cmd_image, NULL};
+static const struct command *const table[] = {&cmd_run, &cmd_ps, &cmd_reap, &cmd_daemon, &cmd_image, NULL};
 
 const struct command cmd_root = {
 	.name = COMMAND_PROGRAM,

@@ -10,6 +10,7 @@
 extern const struct command cmd_run;
 extern const struct command cmd_ps;
 extern const struct command cmd_reap;
+extern const struct command cmd_daemon;
 
 /* The program itself; its subcommands are the table. */
 extern const struct command cmd_root;

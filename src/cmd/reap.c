@@ -1,5 +1,10 @@
+#include "cmd/reap.h"
+
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -70,6 +75,16 @@ static void print_leftover(void *data, const struct leftover *l)
 		o->output = r;
 }
 
+const char *reap_find_docker(char path[static DOCKER_SOCKET_SIZE])
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	scoped_fd int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || docker_socket(getenv("DOCKER_HOST"), path, NULL) < 0)
+		return NULL;
+	memcpy(address.sun_path, path, strlen(path));
+	return connect(fd, (const struct sockaddr *)&address, sizeof(address)) < 0 ? NULL : path;
+}
+
 static int run_reap(const struct config *c, void *data, char *const[], size_t, struct err *e)
 {
 	struct options *o = data;
@@ -80,8 +95,13 @@ static int run_reap(const struct config *c, void *data, char *const[], size_t, s
 		r = host_open(&host, e);
 	if (r == 0)
 		r = record_open_store(c->state_dir, &store, e);
-	struct reap reap = {
-		.store_fd = store, .host = &host, .dry_run = o->dry_run, .tell = print_leftover, .data = o};
+	char docker[DOCKER_SOCKET_SIZE];
+	struct reap reap = {.store_fd = store,
+			    .host = &host,
+			    .docker_socket = reap_find_docker(docker),
+			    .dry_run = o->dry_run,
+			    .tell = print_leftover,
+			    .data = o};
 	if (r == 0)
 		r = resources_reap(&reap, e);
 	host_close(&host);

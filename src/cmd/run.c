@@ -9,16 +9,21 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/named.h"
 #include "base/scope.h"
 #include "client/client.h"
 #include "client/env.h"
 #include "client/forge_access.h"
 #include "cmd/commands.h"
+#include "cmd/image_info.h"
 #include "isolation/isolation.h"
 #include "wire/mask.h"
 #include "wire/tree.h"
 
-enum { OUTPUTS_MAX = 64, TEXT_BYTES = 65536, TEXT_MAX = 256 };
+enum { OUTPUTS_MAX = 64, TEXT_BYTES = 65536, TEXT_MAX = 256, WARNING_MAX = 1024 };
+
+/* What a client needs to be allowed; the memory is for the programs that it starts, too. */
+enum { DESCRIPTORS = 64, MEMORY_MIB = 256 };
 
 /* What the options said, as text. */
 struct options {
@@ -176,19 +181,57 @@ static const struct command_option options[] = {
 	{0},
 };
 
-/* Chooses the isolation and says why, a line each. */
-static int choose_isolation(struct config *c, struct err *e)
+/* Logs a text of several lines, one by one. */
+static void log_lines(const struct buf *lines)
+{
+	const char *at = buf_text(lines);
+	const char *line = NULL;
+	size_t n = 0;
+	while (buf_next_line(&at, &line, &n))
+		log_info("%.*s", (int)n, line);
+}
+
+static void warn_lines(const struct buf *lines)
+{
+	const char *at = buf_text(lines);
+	const char *line = NULL;
+	size_t n = 0;
+	while (buf_next_line(&at, &line, &n)) {
+		char text[WARNING_MAX];
+		(void)snprintf(text, sizeof(text), "%.*s", (int)n, line);
+		command_say("warning", text);
+	}
+}
+
+/* What an image of Docker's may be fed from. */
+static void find_image_source(const struct config *c, struct isolation_host *host)
+{
+	char directory[CONFIG_PATH_MAX + sizeof("/image")];
+	struct image_info info = IMAGE_INFO_INIT;
+	if (c->isolation != ISOLATION_CONTAINER && c->isolation != ISOLATION_AUTO)
+		return;
+	(void)snprintf(directory, sizeof(directory), "%s/image", c->state_dir);
+	if (image_info_load(directory, &info, NULL) == 0)
+		memcpy(host->image_source, info.sha256, sizeof(host->image_source));
+}
+
+/* Chooses the isolation and says why, a line each, and has it get what it needs. */
+static int choose_isolation(struct sandbox_spec *spec, struct err *e)
 {
 	scoped_buf struct buf notes = BUF_INIT(TEXT_BYTES);
-	int r = isolation_select(c, &c->isolation, &notes, e);
+	scoped_buf struct buf warnings = BUF_INIT(TEXT_BYTES);
+	const struct isolation_ops *ops = NULL;
+	struct isolation_host host = {0};
+	find_image_source(&spec->config, &host);
+	int r = isolation_select(&spec->config, &host, &ops, &notes, e);
 	if (r < 0)
 		return r;
-	for (const char *at = buf_text(&notes); *at;) {
-		int n = (int)strcspn(at, "\n");
-		log_info("%.*s", n, at);
-		at += n + (at[n] != '\0');
-	}
-	return 0;
+	log_lines(&notes);
+	spec->config.isolation = ops->kind;
+	if (ops->provide)
+		r = ops->provide(&host, spec, &warnings, e);
+	warn_lines(&warnings);
+	return r;
 }
 
 /* Finds out whether jobs reach the forge, and says so. */
@@ -214,18 +257,16 @@ static int prepare_spec(struct run *run, const struct options *o, const struct c
 		return err_ctx(e, r, "--timeout");
 	spec->network_log = o->network_log != NULL;
 	r = prepare_forge(run, e);
-	return r < 0 ? r : choose_isolation(&spec->config, e);
+	return r < 0 ? r : choose_isolation(spec, e);
 }
 
 static int prepare_workspace(struct run *run, const struct options *o, struct err *e)
 {
 	if (!o->workspace)
 		return 0;
-	run->workspace = open(o->workspace, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (run->workspace < 0)
-		return err_sys(e, "--workspace %s", o->workspace);
+	int r = named_open(o->workspace, O_RDONLY | O_DIRECTORY, &run->workspace, e);
 	run->job.workspace = run->workspace;
-	return 0;
+	return r < 0 ? err_ctx(e, r, "--workspace %s", o->workspace) : 0;
 }
 
 static int prepare_workdir(struct run *run, const struct options *o, struct err *e)
@@ -305,13 +346,22 @@ static int prepare_network_log(struct run *run, const struct options *o, struct 
 {
 	if (!o->network_log)
 		return 0;
-	run->network_log = open(o->network_log,
-				O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+	struct files_target target = FILES_TARGET_INIT;
+	int r = files_target_open(o->network_log, &target, e);
+	if (r < 0)
+		return err_ctx(e, r, "--network-log");
+	run->network_log = openat(target.dir, target.name,
+				  O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0644);
+	files_target_done(&target);
 	if (run->network_log < 0)
 		return err_sys(e, "--network-log %s", o->network_log);
 	struct stat st = {0};
 	if (fstat(run->network_log, &st) < 0 || !S_ISREG(st.st_mode))
 		return err_set(e, -EEXIST, "--network-log %s: is there and not a regular file",
+			       o->network_log);
+	/* Whoever can write to the directory may have given somebody else's file this name. */
+	if (st.st_nlink != 1)
+		return err_set(e, -EEXIST, "--network-log %s: the file that is there has another name, too",
 			       o->network_log);
 	if (ftruncate(run->network_log, 0) < 0)
 		return err_sys(e, "--network-log %s", o->network_log);
@@ -427,13 +477,18 @@ static void run_done(struct run *run)
 static int run_job(const struct config *config, void *data, char *const args[], size_t, struct err *e)
 {
 	struct options *o = data;
+	int r = file_need_descriptors(DESCRIPTORS, e);
+	if (r == 0)
+		r = file_need_memory(MEMORY_MIB, e);
+	if (r < 0)
+		return r;
 	scoped_free struct run *run = calloc(1, sizeof(*run));
 	if (!run)
 		return err_set(e, -ENOMEM, "out of memory");
 	run->workspace = run->network_log = -1;
 	run->result = FILES_TARGET_INIT;
 	struct job_result result = {0};
-	int r = prepare(run, o, config, args, e);
+	r = prepare(run, o, config, args, e);
 	if (r == 0)
 		r = client_run(&run->job, &result, e);
 	if (r == 0 && o->summary)

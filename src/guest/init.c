@@ -10,15 +10,22 @@
 #include <unistd.h>
 
 #include "base/scope.h"
+#include "guest/cgroups.h"
 #include "guest/door.h"
 #include "guest/exec.h"
 #include "guest/filter.h"
 #include "guest/paths.h"
 #include "guest/ready.h"
+#include "guest/root.h"
 #include "guest/self.h"
+#include "guest/supervise.h"
 
 /* What the steps hand on to each other. */
 struct init {
+	struct door_mounts mounts;
+	bool knocked;
+	bool in_container; /* mounts came: Docker made this sandbox, and its root is ours to build */
+	bool unified;      /* known there: version 2 of control groups alone */
 	struct init_found found;
 	int notify; /* owned; -1: nobody will say that the system is up */
 	pid_t executor;
@@ -56,14 +63,33 @@ struct init_found init_find(int root)
 	return (struct init_found){0};
 }
 
-static int knock(struct init *, struct err *e)
+static int knock(struct init *i, struct err *e)
 {
-	int r = door_knock(e);
-	return r <= 0 ? r : filter_load(FILTER_PATH, e);
+	int r = door_knock(&i->mounts, e);
+	i->knocked = r > 0;
+	i->in_container = i->mounts.n > 0;
+	return r;
+}
+
+static int build(struct init *i, struct err *e)
+{
+	if (!i->in_container)
+		return 0;
+	int r = root_build(&i->mounts, e);
+	return r < 0 ? r : cgroups_mount(&i->unified, e);
+}
+
+/* Version 2 of control groups has BPF programs say which devices a group may use, and nested runtimes insist on theirs
+ * where root is the host's: under the filter, which refuses them, there would be no nested container. */
+static int load_filter(struct init *i, struct err *e)
+{
+	return i->knocked && !(i->unified && root_is_hosts()) ? filter_load(FILTER_PATH, e) : 0;
 }
 
 static int find(struct init *i, struct err *e)
 {
+	if (i->in_container)
+		return 0;
 	scoped_fd int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (root < 0)
 		return err_sys(e, "open /");
@@ -71,10 +97,10 @@ static int find(struct init *i, struct err *e)
 	return 0;
 }
 
-/* The socket exists before systemd starts, whatever the executor does meanwhile. */
+/* The socket exists before systemd or Docker starts, whatever the executor does meanwhile. */
 static int bind_notify(struct init *i, struct err *e)
 {
-	return i->found.is_systemd ? ready_bind(&i->notify, e) : 0;
+	return i->found.is_systemd || i->in_container ? ready_bind(&i->notify, e) : 0;
 }
 
 static _Noreturn void become_executor(const struct init *i)
@@ -141,9 +167,9 @@ int init_reap_until(int pid, struct err *e)
 	}
 }
 
-static int reap(struct init *i, struct err *e)
+static int stay(struct init *i, struct err *e)
 {
-	return init_reap_until(i->executor, e);
+	return i->in_container ? supervise(i->executor, e) : init_reap_until(i->executor, e);
 }
 
 int init_run(struct err *e)
@@ -153,13 +179,15 @@ int init_run(struct err *e)
 		int (*run)(struct init *i, struct err *e);
 	} steps[] = {
 		{"wait at the door", knock},
+		{"build the root", build},
+		{"load the filter", load_filter},
 		{"look for an init", find},
 		{"listen for the system", bind_notify},
 		{"start the executor", start_executor},
 		{"become the init", become_init},
-		{"reap", reap},
+		{"stay", stay},
 	};
-	struct init i = {.notify = -1};
+	struct init i = {.mounts = DOOR_MOUNTS_INIT, .notify = -1};
 	if (close_range(3, ~0u, 0) < 0 || chdir("/") < 0)
 		return err_sys(e, "let go of descriptors and directory");
 	for (size_t n = 0; n < sizeof(steps) / sizeof(steps[0]); n++) {

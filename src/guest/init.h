@@ -1,6 +1,6 @@
 /*
- * The first process of a system sandbox: starts the executor and becomes the image's own init; where the image has
- * none it stays, reaps, and ends when the executor ends.
+ * The first process of a sandbox: starts the executor and becomes the image's own init; where the image has none it
+ * stays, reaps, and ends when the executor ends. In a container it always stays, and does more (guest/supervise.h).
  */
 #ifndef ERMITE_GUEST_INIT_H
 #define ERMITE_GUEST_INIT_H

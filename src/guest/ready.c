@@ -24,32 +24,54 @@
 #define UNIX_PATH      7
 #define UNIX_LISTENING "00010000"
 
+/* What PID 1 says: systemd, and ours. */
+#define SYSTEMD_READY "READY=1"
+#define ALL_READY     "ERMITE_READY=1"
+
+#define ADDRESS_SIZE (offsetof(struct sockaddr_un, sun_path) + sizeof(READY_ADDRESS) - 1)
+
+/* An abstract name begins with a zero byte where the variable has "@", and has no end mark. */
+static struct sockaddr_un notify_address(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = READY_ADDRESS};
+	address.sun_path[0] = '\0';
+	return address;
+}
+
 int ready_bind(int *ret_fd, struct err *e)
 {
-	static const char name[] = READY_ADDRESS;
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	const struct sockaddr_un address = notify_address();
 	const int on = 1;
-	/* An abstract name begins with a zero byte where the variable has "@", and has no end mark. */
-	memcpy(address.sun_path, name, strlen(name));
-	address.sun_path[0] = '\0';
-	socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
 	scoped_fd int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return err_sys(e, "make the notify socket");
 	if (setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0 ||
-	    bind(fd, (const struct sockaddr *)&address, size) < 0)
+	    bind(fd, (const struct sockaddr *)&address, ADDRESS_SIZE) < 0)
 		return err_sys(e, "bind the notify socket");
 	*ret_fd = fd_steal(&fd);
 	return 0;
 }
 
-/* Whether one of the lines of a message is "READY=1". */
-static bool says_ready(char *text)
+int ready_say(struct err *e)
 {
-	char *line;
-	while ((line = strsep(&text, "\n")))
-		if (strcmp(line, "READY=1") == 0)
+	static const char text[] = ALL_READY;
+	const struct sockaddr_un address = notify_address();
+	scoped_fd int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 ||
+	    sendto(fd, text, strlen(text), MSG_DONTWAIT, (const struct sockaddr *)&address, ADDRESS_SIZE) < 0)
+		return err_sys(e, "say that the system is up");
+	return 0;
+}
+
+/* Whether one of the lines of a message is this one. */
+static bool says(const char *text, const char *line)
+{
+	size_t n = strlen(line);
+	for (const char *end; *text; text = *end ? end + 1 : end) {
+		end = text + strcspn(text, "\n");
+		if ((size_t)(end - text) == n && memcmp(text, line, n) == 0)
 			return true;
+	}
 	return false;
 }
 
@@ -94,8 +116,7 @@ static bool is_docker(char *line)
 		strcmp(columns[UNIX_PATH], "/var/run/docker.sock") == 0);
 }
 
-/* Looks at the kernel's table: a connection would make systemd start Docker. */
-static bool docker_listens(void)
+bool ready_docker_listens(void)
 {
 	scoped_fd int fd = open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
 	struct lines lines;
@@ -112,7 +133,7 @@ static int ready_check(void *data, struct err *e)
 {
 	struct ready *r = data;
 	bool wanted = faccessat(AT_FDCWD, DOCKER_UNIT, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-	if (wanted && !docker_listens() && clock_boot_ms() < r->deadline_ms)
+	if (wanted && !ready_docker_listens() && clock_boot_ms() < r->deadline_ms)
 		return loop_arm(r->timer, DOCKER_AGAIN_MS, e);
 	loop_remove(&r->timer);
 	return r->fn(r->data, e);
@@ -123,10 +144,13 @@ static int on_notify(void *data, int fd, uint32_t, struct err *e)
 	struct ready *r = data;
 	char text[MESSAGE_MAX];
 	int from_init = receive(fd, text);
-	if (from_init <= 0 || r->told || !says_ready(text))
+	if (from_init <= 0 || r->told)
+		return 0;
+	bool all = says(text, ALL_READY);
+	if (!all && !says(text, SYSTEMD_READY))
 		return 0;
 	r->told = true;
-	r->deadline_ms = clock_boot_ms() + DOCKER_WAIT_MS;
+	r->deadline_ms = all ? 0 : clock_boot_ms() + DOCKER_WAIT_MS;
 	return ready_check(r, e);
 }
 

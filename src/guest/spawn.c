@@ -78,6 +78,10 @@ static int make_terminal(const ermite_Start *start, struct ends *d, struct err *
 			       .ws_col = (unsigned short)start->columns};
 	int unlocked = 0;
 	d->ours[1] = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+	if (d->ours[1] < 0 && errno == ENOSPC)
+		return err_set(e, -ENOSPC,
+			       "no terminal is free: the sandbox has used up its own, or the host those of "
+			       "its sysctl kernel.pty.max");
 	if (d->ours[1] < 0)
 		return err_sys(e, "open /dev/ptmx");
 	if (ioctl(d->ours[1], TIOCSPTLCK, &unlocked) < 0 || ioctl(d->ours[1], TIOCSWINSZ, &size) < 0)

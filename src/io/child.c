@@ -126,6 +126,14 @@ static pid_t make_child(struct birth *b, void *stack, int *ret_pidfd)
 	return pid;
 }
 
+int child_refused(struct err *e)
+{
+	if (errno != EAGAIN)
+		return err_sys(e, "clone");
+	return err_set(e, -EAGAIN,
+		       "no more processes are allowed: see ulimit -u, and pids.max of the control group");
+}
+
 /* Makes the child and hears what became of it. */
 static int start(struct birth *b, int reader, struct child *ret, struct err *e)
 {
@@ -136,7 +144,11 @@ static int start(struct birth *b, int reader, struct child *ret, struct err *e)
 		return err_sys(e, "start %s: stack", path);
 	struct child child = CHILD_INIT;
 	child.pid = make_child(b, stack, &child.pidfd);
-	int r = child.pid < 0 ? err_sys(e, "start %s: clone", path) : 0;
+	int r = 0;
+	if (child.pid < 0) {
+		r = child_refused(e);
+		r = err_ctx(e, r, "start %s", path);
+	}
 	(void)munmap(stack, STACK_BYTES);
 	fd_close(&b->report);
 	if (r < 0)

@@ -39,6 +39,10 @@ struct child_plan {
  * blocks none: what is about to become another program must not hand down what it was handed. */
 void child_reset_signals(void);
 
+/* Sets the error of a fork() or clone() that has just failed: when there may be no more processes it says which limits
+ * to look at. Returns -errno. */
+[[nodiscard]] int child_refused(struct err *e);
+
 /* Starts a child. Returns 0; a negative errno, also when the program could not be executed (the errno of execve).
  * The caller owns ret->pidfd. */
 [[nodiscard]] int child_start(const struct child_plan *plan, struct child *ret, struct err *e);

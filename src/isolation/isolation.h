@@ -1,9 +1,11 @@
 /*
- * What every isolation is to the keeper: a list of resources, and how to boot a sandbox, reach its executor and end it.
+ * What every isolation is to the keeper: a list of resources, and how to boot a sandbox, reach its executor and end
+ * it.
  *
  * One sandbox a process. The keeper calls prepare, makes the resources, calls boot, and from then on watches two
- * descriptors: the door, where the first program inside knocks once before anything else runs there, and the one that
- * tells that the sandbox is gone. Adding an isolation is a file with one of these structs and a row in isolation.c.
+ * descriptors: the door, where the first program inside knocks once before anything else runs there, and the one
+ * that tells that the sandbox is gone. Adding an isolation is a file with one of these structs and a row in
+ * isolation.c.
  */
 #ifndef ERMITE_ISOLATION_ISOLATION_H
 #define ERMITE_ISOLATION_ISOLATION_H
@@ -14,8 +16,18 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "isolation/container/docker.h"
 #include "resource/resource.h"
 #include "spec/config.h"
+
+/* What is found out about this host once and asked for by several isolations. All zero at first, but for what the
+ * caller knows of <state>/image. */
+struct isolation_host {
+	char image_source[65]; /* SHA-256 of its base.ext4, from its image.json; empty: there is none */
+	bool docker_asked;
+	char docker_socket[DOCKER_SOCKET_SIZE];
+	struct docker_facts docker;
+};
 
 /* A live sandbox of one isolation; private to it. */
 struct isolated;
@@ -28,7 +40,7 @@ struct isolated_view {
 	int gone_fd;    /* readable when the sandbox has ended */
 	int weaker_fd; /* readable when the sandbox goes on but lost something, told by weaker; -1: nothing to lose */
 	const char *weaker;
-	bool has_init; /* the image brings an init of its own that says when it is up */
+	bool has_init; /* somebody inside says when the system is up */
 };
 
 struct isolated_disk {
@@ -40,10 +52,17 @@ struct isolated_disk {
 
 struct isolation_ops {
 	enum isolation kind;
+	bool sysbox; /* of ISOLATION_CONTAINER: with the runtime sysbox-runc, else privileged */
 	const struct resource *const *resources; /* NULL-ended, in the order of making */
 
 	/* Appends a sentence for each prerequisite that this host misses. Returns how many. */
-	unsigned (*missing)(const struct config *c, struct buf *reasons);
+	unsigned (*missing)(const struct config *c, struct isolation_host *host, struct buf *reasons);
+
+	/* In the client, when nothing is missing: gets what can be got, an image for one, with progress on standard
+	 * error, and settles in the specification what was found out. Appends to warnings, a sentence a line, what
+	 * whoever runs a job must know. NULL: nothing to do. */
+	int (*provide)(struct isolation_host *host, struct sandbox_spec *spec, struct buf *warnings,
+		       struct err *e);
 
 	/* Starts what can start before the resources are there; its processes are named in the record. */
 	int (*prepare)(struct sandbox *s, struct isolated **ret, struct isolated_view *view, struct err *e);
@@ -68,13 +87,13 @@ struct isolation_ops {
 	int (*end)(struct isolated *i, bool keep_disk, struct err *e);
 };
 
-/* The isolation of this kind, or NULL when this build has none (vm, container: not yet). */
-const struct isolation_ops *isolation_find(enum isolation kind);
+/* The isolation of this kind, or NULL when this build has none (vm: not yet). */
+const struct isolation_ops *isolation_find(enum isolation kind, bool sysbox);
 
 /* Chooses for a configuration: a named isolation must be there with all its prerequisites; auto takes the strongest.
  * Appends to notes why stronger ones were passed over and what was chosen, a sentence a line. Returns 0 or -ENOTSUP
  * with everything that is missing in the message. */
-[[nodiscard]] int isolation_select(const struct config *c, enum isolation *ret, struct buf *notes,
-				   struct err *e);
+[[nodiscard]] int isolation_select(const struct config *c, struct isolation_host *host,
+				   const struct isolation_ops **ret, struct buf *notes, struct err *e);
 
 #endif

@@ -683,23 +683,13 @@ static void tell_result(struct keeper *k)
 
 /* --- the whole ----------------------------------------------------------------------------------------------- */
 
-static int read_spec(int fd, struct sandbox_spec *spec, struct err *e)
-{
-	ssize_t n = file_read_all(fd, spec, sizeof(*spec), e);
-	if (n < 0)
-		return (int)n;
-	if ((size_t)n != sizeof(*spec) || spec->magic != SANDBOX_SPEC_MAGIC || spec->size != sizeof(*spec))
-		return err_set(e, -EINVAL, "the specification is not of this build");
-	spec->job_id[sizeof(spec->job_id) - 1] = '\0';
-	return config_check(&spec->config, e);
-}
-
 static void begin_result(struct keeper *k)
 {
 	const struct config *c = &k->spec.config;
 	struct job_result *r = &k->result;
 	memcpy(r->job_id, k->spec.job_id, sizeof(r->job_id));
 	r->isolation = c->isolation;
+	r->sysbox = k->spec.docker.sysbox;
 	r->memory_limit_mib = c->job_memory_mib;
 	r->disk_limit_mib = c->job_disk_mib;
 	r->cpus_limit = c->job_cpus;
@@ -719,8 +709,12 @@ static int begin(struct keeper *k, struct err *e)
 	const char *names[RECORD_RESOURCES_MAX] = {NULL};
 	watchdog_step("taking down what others left", LEFTOVERS_MS);
 	int r = record_open_store(k->spec.config.state_dir, &k->sandbox.store_fd, e);
-	struct reap reap = {
-		.store_fd = k->sandbox.store_fd, .host = &k->host, .tell = tell_leftover, .data = &k->client};
+	const char *docker = k->spec.docker.socket;
+	struct reap reap = {.store_fd = k->sandbox.store_fd,
+			    .host = &k->host,
+			    .docker_socket = docker[0] ? docker : NULL,
+			    .tell = tell_leftover,
+			    .data = &k->client};
 	if (r == 0)
 		r = resources_reap(&reap, e);
 	if (r < 0)
@@ -742,7 +736,7 @@ static int begin(struct keeper *k, struct err *e)
 
 static int run(struct keeper *k, struct err *e)
 {
-	k->ops = isolation_find(k->spec.config.isolation);
+	k->ops = isolation_find(k->spec.config.isolation, k->spec.docker.sysbox);
 	if (!k->ops)
 		return err_set(e, -ENOTSUP, "isolation %s", isolation_name(k->spec.config.isolation));
 	k->loop = loop_new();
@@ -779,7 +773,7 @@ int keeper_run(int spec_fd, int client, int log, struct err *e)
 	k->channel = k->kmsg = k->sandbox.store_fd = k->sandbox.network.netns = -1;
 	k->host = HOST_INIT;
 	k->conduit = CHILD_INIT;
-	int r = read_spec(spec_fd, &k->spec, e);
+	int r = sandbox_spec_read(spec_fd, &k->spec, e);
 	if (r == 0) {
 		begin_result(k);
 		r = run(k, e);

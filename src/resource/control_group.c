@@ -48,6 +48,7 @@ static int make(struct sandbox *s, struct err *e)
 		.cpus = c->job_cpus,
 		.pids = c->job_pids,
 		.slot = s->slot,
+		.all_devices = s->all_devices,
 	};
 	struct cgroup_host host;
 	int r = cgroup_host_read(&host, e);
@@ -58,7 +59,7 @@ static int make(struct sandbox *s, struct err *e)
 	if (r == 0)
 		r = cgroup_limit(&host, s->id, &limits, e);
 	if (r == 0)
-		r = cgroup_delegate(&host, s->id, slot_uid_first(c->uid_base, s->slot), e);
+		r = cgroup_delegate(&host, s->id, s->root_uid, e);
 	return r;
 }
 

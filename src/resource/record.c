@@ -189,6 +189,15 @@ static bool read_job(struct record_info *i, const char *value)
 	return true;
 }
 
+/* It becomes an argument of a program, and nothing else. */
+static bool read_docker(struct record_info *i, const char *value)
+{
+	if (value[0] != '/' || strlen(value) >= sizeof(i->docker))
+		return false;
+	copy_text(i->docker, sizeof(i->docker), value);
+	return true;
+}
+
 static bool read_left(struct record_info *i, const char *value)
 {
 	copy_text(i->left, sizeof(i->left), value);
@@ -202,7 +211,7 @@ static const struct {
 	{"boot ", read_boot},         {"isolation ", read_isolation}, {"slot ", read_slot},
 	{"created ", read_created},   {"keeper ", read_keeper},       {"process ", read_process},
 	{"resource ", read_resource}, {"state ", read_state},         {"job ", read_job},
-	{"left ", read_left},
+	{"left ", read_left},         {"docker ", read_docker},
 };
 
 static bool read_line(struct record_info *i, const char *line)
@@ -383,6 +392,10 @@ static int write_first(struct record *r, const struct sandbox_spec *spec, const 
 		i->boot_id, isolation_name(i->isolation), i->slot, (unsigned long long)i->created_s,
 		i->keeper.pid, (unsigned long long)i->keeper.start_time);
 	add_text(&b, "job ", spec->job_id);
+	if (spec->docker.socket[0]) {
+		copy_text(i->docker, sizeof(i->docker), spec->docker.socket);
+		add_text(&b, "docker ", i->docker);
+	}
 	for (; *resources; resources++) {
 		buf_fmt(&b, "resource %s\n", *resources);
 		if (!read_resource(i, *resources))

@@ -7,8 +7,8 @@
 #include "base/scope.h"
 
 /* In the order of making: processes go first, the network that they could use goes last. */
-static const struct resource *const kinds[] = {&resource_network, &resource_scratch, &resource_processes,
-					       &resource_cgroup};
+static const struct resource *const kinds[] = {&resource_network, &resource_scratch, &resource_docker,
+					       &resource_processes, &resource_cgroup};
 
 enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 

@@ -34,6 +34,8 @@ struct sandbox {
 	uint32_t slot;
 	int store_fd;            /* <state>/sandboxes */
 	const struct host *host; /* NULL: where no sandbox has a network */
+	uid_t root_uid;          /* host id of root inside */
+	bool all_devices;        /* root inside is root of this host: no list of devices would hold */
 	struct sandbox_network network;
 	struct buf *notes; /* where a kind says in a line what it changed on the host for good; may be NULL */
 };
@@ -48,8 +50,9 @@ struct leftover {
 /* One look for what was left behind. The pointers are borrowed. */
 struct reap {
 	int store_fd;
-	const struct host *host; /* NULL: where no sandbox has a network */
-	bool dry_run;            /* nothing is removed */
+	const struct host *host;   /* NULL: where no sandbox has a network */
+	const char *docker_socket; /* of the daemon to look at for containers without a record; NULL: none */
+	bool dry_run;              /* nothing is removed */
 	void (*tell)(void *data, const struct leftover *l);
 	void *data;
 	unsigned n_left; /* things that are there still; in a dry run all that were found */
@@ -67,6 +70,7 @@ struct resource {
 /* What is made last is unmade first: the processes of a sandbox go before what they use. */
 extern const struct resource resource_network;   /* its place in the gateway, and its link there */
 extern const struct resource resource_scratch;   /* the file behind the writable layer */
+extern const struct resource resource_docker;    /* the container and what Docker keeps of it */
 extern const struct resource resource_processes; /* the keeper's helpers, by pid and start time */
 extern const struct resource resource_cgroup;
 

@@ -12,8 +12,6 @@
 #include "spec/id.h"
 #include "spec/network.h"
 
-#define IMAGE_OCI "ermite-runner-debian-13:latest"
-
 /* The longest path of a socket below the state directory, and how long the kernel lets one be. */
 #define LONGEST_SOCKET "/sandboxes/er01234567/run/control.sock"
 enum { SOCKET_PATH_MAX = 106 };
@@ -175,7 +173,7 @@ static int parse_image(const struct config_item *item, const char *value, void *
 		if (strncmp(value, beginnings[i], strlen(beginnings[i])) != 0)
 			continue;
 		int r = parse_path(item, value, c->image_dir);
-		return r < 0 ? r : store_text(c->image_oci, IMAGE_OCI);
+		return r < 0 ? r : store_text(c->image_oci, CONFIG_IMAGE_OCI);
 	}
 	if (!value[0] || !strchr(ALNUM, value[0]) || value[strspn(value, ALNUM "._-/:@")] != '\0')
 		return -EINVAL;
@@ -264,8 +262,8 @@ static const struct config_item items[] = {
 	 .help = "The directory of images, records and scratch files."},
 	{NAMES("CAPACITY", "capacity"), FIELD(capacity), .parse = parse_u32, DEFAULT("1"), NUMBERS(1, 1024),
 	 .help = "How many sandboxes may live at once."},
-	{NAMES("IMAGE", "image"), .parse = parse_image, .initial = IMAGE_OCI,
-	 .default_text = "<state>/image, or " IMAGE_OCI " for a container",
+	{NAMES("IMAGE", "image"), .parse = parse_image, .initial = CONFIG_IMAGE_OCI,
+	 .default_text = "<state>/image, or " CONFIG_IMAGE_OCI " for a container",
 	 .accepted = "an image directory (begins with /, ./ or ../) or an OCI reference",
 	 .help = "The image that sandboxes are made from."},
 	{NAMES("JOB_CPUS", "job-cpus"), FIELD(job_cpus), .parse = parse_u32, DEFAULT("2"), NUMBERS(1, 128),

@@ -19,6 +19,9 @@
 #define CONFIG_PREFIX   "ERMITE_RUNNER_"
 #define CONFIG_PATH_MAX 512 /* bytes of a path with its end */
 
+/* The image of containers by default: fed to Docker from <state>/image. */
+#define CONFIG_IMAGE_OCI "ermite-runner-debian-13:latest"
+
 enum isolation { ISOLATION_AUTO, ISOLATION_VM, ISOLATION_CONTAINER, ISOLATION_SYSTEM };
 enum ready { READY_DEFAULT, READY_NOW, READY_SYSTEM };
 enum network_mode { NETWORK_NAT, NETWORK_NONE };

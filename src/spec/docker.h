@@ -16,14 +16,16 @@
 /* Labels on every object of ours. */
 #define DOCKER_LABEL_JOB   "dev.bnema.ermite-runner.job"   /* the sandbox's id */
 #define DOCKER_LABEL_STORE "dev.bnema.ermite-runner.store" /* the state directory whose sandbox it is */
-#define DOCKER_LABEL_IMAGE "dev.bnema.ermite-runner.image" /* SHA-256 of the base.ext4 that an image was fed from */
+#define DOCKER_LABEL_IMAGE                                                                                   \
+	"dev.bnema.ermite-runner.image" /* SHA-256 of the base.ext4 that an image was fed from */
 
 /* What the client found out; plain data in struct sandbox_spec. All zero in the other isolations. */
 struct docker_choice {
 	char socket[DOCKER_SOCKET_SIZE];
-	char image[DOCKER_IMAGE_ID_SIZE]; /* the id, so that a name that is given to another one meanwhile does not
+	char image
+		[DOCKER_IMAGE_ID_SIZE]; /* the id, so that a name that is given to another one meanwhile does not
 					   * matter */
-	bool sysbox;                      /* runtime sysbox-runc, unprivileged; else privileged */
+	bool sysbox;                    /* runtime sysbox-runc, unprivileged; else privileged */
 };
 
 /* Where the daemon's socket is by the value of DOCKER_HOST (NULL or empty: the default). Returns 0, or -EINVAL with a

@@ -1,7 +1,10 @@
 #include "spec/job.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <string.h>
+
+#include "base/file.h"
 
 static const char *const reason_names[END_REASONS] = {
 	[END_NONE] = "none",
@@ -24,6 +27,13 @@ static const char *const phase_names[PHASES] = {
 	[PHASE_TAKE_DOWN] = "take_down",
 };
 
+const char *isolation_reported(enum isolation i, bool sysbox)
+{
+	if (i != ISOLATION_CONTAINER)
+		return isolation_name(i);
+	return sysbox ? "container_sysbox" : "container_privileged";
+}
+
 const char *end_reason_name(enum end_reason r)
 {
 	return r < END_REASONS ? reason_names[r] : "unknown";
@@ -32,6 +42,19 @@ const char *end_reason_name(enum end_reason r)
 const char *phase_name(enum phase p)
 {
 	return p < PHASES ? phase_names[p] : "unknown";
+}
+
+int sandbox_spec_read(int fd, struct sandbox_spec *ret, struct err *e)
+{
+	ssize_t n = file_read_all(fd, ret, sizeof(*ret), e);
+	if (n < 0)
+		return (int)n;
+	if ((size_t)n != sizeof(*ret) || ret->magic != SANDBOX_SPEC_MAGIC || ret->size != sizeof(*ret))
+		return err_set(e, -EINVAL, "the specification is not of this build");
+	ret->job_id[sizeof(ret->job_id) - 1] = '\0';
+	ret->docker.socket[sizeof(ret->docker.socket) - 1] = '\0';
+	ret->docker.image[sizeof(ret->docker.image) - 1] = '\0';
+	return config_check(&ret->config, e);
 }
 
 static void json_text(struct buf *out, const char *name, const char *value)
@@ -81,7 +104,8 @@ void job_result_json(const struct job_result *r, struct buf *out)
 	buf_str(out, ",");
 	json_text(out, "job_id", r->job_id);
 	buf_fmt(out, ",\"isolation\":\"%s\",\"slot\":%u,\"ready\":\"%s\",\"reason\":\"%s\",",
-		isolation_name(r->isolation), r->slot, ready_name(r->ready), end_reason_name(r->reason));
+		isolation_reported(r->isolation, r->sysbox), r->slot, ready_name(r->ready),
+		end_reason_name(r->reason));
 	json_text(out, "evidence", r->evidence);
 	buf_fmt(out, ",\"exit_status\":%d,\"signal\":%d", r->exit_status, r->signal);
 	buf_str(out, ",");
@@ -232,7 +256,8 @@ static void text_network(const struct job_network *n, struct buf *out)
 void job_result_text(const struct job_result *r, struct buf *out)
 {
 	if (r->id[0])
-		buf_fmt(out, "sandbox   %s (%s, slot %u)\n", r->id, isolation_name(r->isolation), r->slot);
+		buf_fmt(out, "sandbox   %s (%s, slot %u)\n", r->id,
+			isolation_reported(r->isolation, r->sysbox), r->slot);
 	if (r->job_id[0]) {
 		buf_str(out, "job       ");
 		buf_plain(out, r->job_id, strlen(r->job_id));

@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "spec/config.h"
+#include "spec/docker.h"
 #include "spec/id.h"
 #include "spec/refusal.h"
 
@@ -21,11 +22,18 @@ struct sandbox_spec {
 	uint32_t magic; /* SANDBOX_SPEC_MAGIC */
 	uint32_t size;  /* sizeof(struct sandbox_spec) */
 	struct config config;
+	struct docker_choice docker;
 	bool network_log;        /* what is refused and asked is told on KEEPER_FD_NETWORK_LOG */
 	char job_id[JOB_ID_MAX]; /* any text of the caller, for messages only */
 };
 
 #define SANDBOX_SPEC_MAGIC 0x31706373u
+
+/* Reads a specification and checks it: texts end, and it is of this build. Returns 0 or a negative errno. */
+[[nodiscard]] int sandbox_spec_read(int fd, struct sandbox_spec *ret, struct err *e);
+
+/* How an isolation is reported: "vm", "container_sysbox", "container_privileged", "system". */
+const char *isolation_reported(enum isolation i, bool sysbox);
 
 enum end_reason {
 	END_NONE,
@@ -76,6 +84,7 @@ struct job_result {
 	char id[ID_SIZE];
 	char job_id[JOB_ID_MAX];
 	enum isolation isolation;
+	bool sysbox; /* as in struct docker_choice */
 	uint32_t slot;
 	enum end_reason reason;
 	char evidence[EVIDENCE_MAX]; /* one sentence */

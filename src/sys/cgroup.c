@@ -368,7 +368,7 @@ int cgroup_limit(const struct cgroup_host *host, const char *id, const struct cg
 		r = put_number(pids, id, "pids.max", limits->pids, e);
 	if (r == 0)
 		r = limit_cpus(host, id, limits, e);
-	return r < 0 ? r : limit_devices(host, id, e);
+	return r < 0 || limits->all_devices ? r : limit_devices(host, id, e);
 }
 
 int cgroup_delegate(const struct cgroup_host *host, const char *id, uid_t uid, struct err *e)

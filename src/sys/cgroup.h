@@ -45,6 +45,7 @@ struct cgroup_limits {
 	uint32_t cpus;
 	uint32_t pids;
 	uint32_t slot; /* spreads small sandboxes over the processors */
+	bool all_devices;
 };
 
 struct cgroup_usage {
@@ -65,7 +66,7 @@ unsigned cgroup_controllers(const struct cgroup_host *host);
 [[nodiscard]] int cgroup_make(const struct cgroup_host *host, const char *id, struct err *e);
 
 /* Sets the limits and reads them back; a limit that this host cannot enforce is an error that names it. Also sets
- * which devices may be used: the list in cgroup_devices.c and nothing else. */
+ * which devices may be used: the list in cgroup_devices.c and nothing else, or all that the host's root may use. */
 [[nodiscard]] int cgroup_limit(const struct cgroup_host *host, const char *id,
 			       const struct cgroup_limits *limits, struct err *e);
 

@@ -66,9 +66,14 @@ int loopdev_attach(int file_fd, bool read_only, int *ret_fd, char path[static LO
 	for (int i = 0; i < ATTACH_TRIES; i++) {
 		int number = ioctl(control, LOOP_CTL_GET_FREE);
 		if (number < 0)
-			return err_sys(e, "find a free loop device");
+			return err_sys(e, "no loop device is free (losetup lists who has them)");
 		scoped_fd int device = -1;
 		r = open_device((uint64_t)number, read_only ? O_RDONLY : O_RDWR, &device, path);
+		if (r == -ENOENT)
+			return err_set(e, r,
+				       "no loop device is free: all that are in /dev are in use, and mknod "
+				       "%s b 7 %d adds one",
+				       path, number);
 		if (r < 0)
 			return err_code(e, r, "open %s", path);
 		if (ioctl(device, LOOP_CONFIGURE, &config) < 0) {

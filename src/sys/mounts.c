@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/named.h"
 #include "base/scope.h"
 
 /* From fs/ext4/ext4.h; not in the exported headers of Debian 12. */
@@ -130,11 +131,33 @@ int mount_program(const char *path, struct err *e)
 
 int mount_open_unnamed(const char *directory, const char *name, int flags, int *ret_fd, struct err *e)
 {
-	scoped_fd int tree = open_tree(AT_FDCWD, directory, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+	scoped_fd int place = -1;
+	scoped_fd int file = -1;
+	int r = named_open(directory, O_PATH | O_DIRECTORY, &place, e);
+	if (r < 0)
+		return err_ctx(e, r, "%s", directory);
+	scoped_fd int tree = open_tree(place, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
 	if (tree < 0)
 		return err_sys(e, "clone the mount of %s", directory);
-	int r = file_open_beneath(tree, name, flags, 0, ret_fd, e);
-	return r < 0 ? err_ctx(e, r, "%s", directory) : 0;
+	r = file_open_beneath(tree, name, flags, 0, &file, e);
+	if (r == 0)
+		r = file_check_owned(file, name, e);
+	if (r < 0)
+		return err_ctx(e, r, "%s", directory);
+	*ret_fd = fd_steal(&file);
+	return 0;
+}
+
+int mount_detached(const char *path, uint64_t attributes, int *ret_fd, struct err *e)
+{
+	scoped_fd int tree = open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+	struct mount_attr change = {.attr_set = attributes};
+	if (tree < 0)
+		return err_sys(e, "clone the mount of %s", path);
+	if (attributes && mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &change, sizeof(change)) < 0)
+		return err_sys(e, "restrict the mount of %s", path);
+	*ret_fd = fd_steal(&tree);
+	return 0;
 }
 
 void mount_ext4_stop(const char *path)

@@ -39,10 +39,17 @@
 [[nodiscard]] int mount_program(const char *path, struct err *e);
 
 /* Opens directory/name through a copy of the mount that is attached nowhere, so that the kernel knows the file as
- * /name: the path of a loop device's file stands in /sys, which every sandbox reads. No component of name may be a
- * link. Returns 0 and a descriptor that the caller owns, or a negative errno. */
+ * /name: the path of a loop device's file stands in /sys, which every sandbox reads. Links on the way to directory
+ * are those that base/named.h permits, in name there may be none. The kernel is to read the file as a disk: it must
+ * belong to root and be writable by root alone, or this is -EPERM. Returns 0 and a descriptor that the caller owns,
+ * or a negative errno. */
 [[nodiscard]] int mount_open_unnamed(const char *directory, const char *name, int flags, int *ret_fd,
 				     struct err *e);
+
+/* Makes a copy of the mount that path is in, with path as its root and everything mounted below, attached nowhere:
+ * for a process of another mount namespace, to put where it likes. attributes: MOUNT_ATTR_* that it has from then
+ * on; 0 for those that it had. Returns 0 and a descriptor that the caller owns, or a negative errno. */
+[[nodiscard]] int mount_detached(const char *path, uint64_t attributes, int *ret_fd, struct err *e);
 
 /* Stops an ext4 file system at once, dropping what was not written: for one whose image is deleted anyway, so that
  * unmounting writes nothing. Best effort. */

@@ -5,6 +5,7 @@
 #include <linux/securebits.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/inotify.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -13,14 +14,17 @@
 
 #include "base/file.h"
 #include "base/scope.h"
+#include "io/child.h"
 
 /* The child makes the namespace as its owner, with the capabilities of root, says so, and stands in read(2) until we
- * close our end: its namespace must be there while it gets the map. */
+ * close our end: its namespace must be there while it gets the map. An owner who may have no inotify instance is found
+ * out here: no system can start without one, and few say what they lack. */
 static int hold(uint32_t owner, int socket)
 {
 	char byte = 0;
 	if (prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) < 0 ||
-	    syscall(SYS_setresuid, -1, owner, -1) < 0 || unshare(CLONE_NEWUSER) < 0)
+	    syscall(SYS_setresuid, -1, owner, -1) < 0 || unshare(CLONE_NEWUSER) < 0 ||
+	    inotify_init1(IN_CLOEXEC) < 0)
 		return errno;
 	if (write(socket, &byte, 1) != 1)
 		return EPIPE;
@@ -52,6 +56,20 @@ static int open_mapped(pid_t pid, const char *map, int *ret_fd, struct err *e)
 	return 0;
 }
 
+static int refused(int code, uint32_t owner, struct err *e)
+{
+	if (code == EMFILE)
+		return err_set(e, -code,
+			       "user %u of the host, on whom the sandbox's are counted, has no inotify "
+			       "instance left: see the sysctl fs.inotify.max_user_instances",
+			       owner);
+	if (code == ENOSPC)
+		return err_set(e, -code,
+			       "no more user namespaces are allowed: see the sysctl "
+			       "user.max_user_namespaces");
+	return err_code(e, -code, "make a user namespace");
+}
+
 static int make(uint32_t owner, const char *map, int *ret_fd, struct err *e)
 {
 	int ends[2];
@@ -62,8 +80,10 @@ static int make(uint32_t owner, const char *map, int *ret_fd, struct err *e)
 	scoped_fd int ours = ends[0];
 	scoped_fd int theirs = ends[1];
 	pid_t pid = fork();
-	if (pid < 0)
-		return err_sys(e, "make a user namespace");
+	if (pid < 0) {
+		int r = child_refused(e);
+		return err_ctx(e, r, "make a user namespace");
+	}
 	if (pid == 0) {
 		(void)close(ours);
 		_exit(hold(owner, theirs));
@@ -75,8 +95,7 @@ static int make(uint32_t owner, const char *map, int *ret_fd, struct err *e)
 		;
 	if (r <= 0)
 		return r;
-	return err_code(e, WIFEXITED(status) && WEXITSTATUS(status) ? -WEXITSTATUS(status) : -EIO,
-			"make a user namespace");
+	return refused(WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : EIO, owner, e);
 }
 
 int userns_make(uint32_t first, uint32_t count, int *ret_fd, struct err *e)

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,13 @@ import time
 
 WHOLE_S = 0.25  # about as long as a run takes
 REAP_S = 0.02
+EXEC_S = 0.01
 CANCELLED = 130
 LIMIT_S = 60
 SLEEPER = ("--", "sh", "-c", "echo started; exec sleep 1000")
+N_FILES = 40
+FILES = f"echo done >out; mkdir files; cd files; for i in $(seq {N_FILES}); do echo done >$i; done; echo ended"
+REASONS = {0: ("exited",), CANCELLED: ("cancelled",)}  # with 125 there are many
 
 PID_MAX = 420  # numbers up to 300 are not given out a second time
 N_INNOCENTS = 25
@@ -29,17 +34,30 @@ def start_run(runner, *words):
     return start(runner, "run", *runner.options("nat"), *words)
 
 
-def leftover(runner):
-    """A sandbox whose keeper was killed. Returns what its record says of processes, as (pid, start time)."""
+def sleeper(runner):
+    """A job that goes on, and what its record says of processes, as (pid, start time)."""
     job = start_run(runner, *SLEEPER)
     assert job.stdout.readline() == "started\n", job.communicate()
     runner.see()
-    sandbox = next(s for s in runner.sandboxes() if s["state"] != "leftover")
-    record = (runner.state / "sandboxes" / sandbox["id"] / "record").read_text()
-    os.kill(sandbox["pid"], signal.SIGKILL)
-    job.communicate(timeout=LIMIT_S)
+    records = [text_of(runner.state / "sandboxes" / s["id"] / "record") for s in runner.sandboxes()]
+    record = next(r for r in records if re.search(rf"^keeper keeper {keeper_of(job.pid)} ", r, re.MULTILINE))
     words = [line.split() for line in record.splitlines()]
-    return [(int(w[2]), w[3]) for w in words if len(w) == 4 and w[0] in ("keeper", "process")]
+    return job, [(int(w[2]), w[3]) for w in words if len(w) == 4 and w[0] in ("keeper", "process")]
+
+
+def leftover(runner):
+    """A sandbox whose keeper was killed. Returns what its record says of processes."""
+    job, numbers = sleeper(runner)
+    os.kill(numbers[0][0], signal.SIGKILL)
+    job.communicate(timeout=LIMIT_S)
+    return numbers
+
+
+def text_of(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def keeper_of(pid):
@@ -66,6 +84,23 @@ def ended(process, statuses):
     if process.returncode not in statuses or process.returncode == 125 and not errors:
         return [f"status {process.returncode}: {process.args[1]}: {output}{errors}"]
     return []
+
+
+def new_result(runner):
+    """A file for --result that is not there yet."""
+    result = runner.work / "result.json"
+    result.unlink(missing_ok=True)
+    return result
+
+
+def contradictions(job, result):
+    """What the result says otherwise than the status; it is whole, or there is none because the program was at its end
+    when the signal came."""
+    if not result.exists():
+        return [] if job.returncode in (-signal.SIGTERM, 125) else [f"status {job.returncode} and no result"]
+    reason = json.loads(result.read_text())["reason"]
+    legal = REASONS.get(job.returncode, (reason,))
+    return [] if reason in legal else [f"status {job.returncode}, result {reason}"]
 
 
 def two_reapers(runner, chance):
@@ -97,18 +132,45 @@ def reap_and_start(runner, chance):
 
 def cancel_and_exit(runner, chance):
     """A job ends by itself or is cancelled, and the result says the same as the status."""
-    result = runner.work / "result.json"
-    result.unlink(missing_ok=True)
+    result = new_result(runner)
     job = start_run(runner, "--result", str(result), "--", "sh", "-c", "echo done >out; echo started; sleep 0.02")
     job.stdout.readline()
     pause(chance, 0.1)
     job.send_signal(signal.SIGTERM)
-    found = ended(job, (0, CANCELLED, -signal.SIGTERM))
-    if found or job.returncode == -signal.SIGTERM:  # the program was at its end
-        return found
-    reason = json.loads(result.read_text())["reason"]
-    legal = {0: "exited", CANCELLED: "cancelled"}
-    return [] if reason == legal[job.returncode] else [f"status {job.returncode}, result {reason}"]
+    return ended(job, (0, CANCELLED, -signal.SIGTERM)) + contradictions(job, result)
+
+
+def cancel_and_result(runner, chance):
+    """A job that has ended is cancelled while its outputs are fetched, its sandbox goes and its result is written. What
+    succeeded is there in whole."""
+    result = new_result(runner)
+    files = runner.work / "files"
+    shutil.rmtree(files, ignore_errors=True)
+    job = start_run(runner, "--output", f"files:{files}", "--result", str(result), "--", "sh", "-c", FILES)
+    job.stdout.readline()
+    pause(chance, WHOLE_S)
+    job.send_signal(signal.SIGTERM)
+    found = ended(job, (0, CANCELLED, -signal.SIGTERM)) + contradictions(job, result)
+    content = [file.read_text() for file in files.glob("*")]
+    if job.returncode == 0 and content != ["done\n"] * N_FILES:
+        found.append(f"status 0 and {len(content)} of {N_FILES} files: {set(content)}")
+    return found
+
+
+def stop_and_exec(runner, chance):
+    """The run is cancelled, or its keeper told to stop, in the instant in which the job is started inside."""
+    result = new_result(runner)
+    job = start_run(runner, "--result", str(result), "--", "sh", "-c", "echo done >out")
+    state = f"state {chance.choice(('waiting', 'ready', 'running'))}\n"
+    while job.poll() is None and not any(state in text_of(r) for r in runner.state.glob("sandboxes/er*/record")):
+        time.sleep(0.001)
+    pause(chance, EXEC_S)
+    keeper = keeper_of(job.pid)
+    if keeper and chance.random() < 0.5:
+        os.kill(keeper, signal.SIGTERM)
+    else:
+        job.send_signal(signal.SIGTERM)
+    return ended(job, (0, 125, CANCELLED, -signal.SIGTERM)) + contradictions(job, result)
 
 
 def stop_and_start(runner, chance):
@@ -149,8 +211,17 @@ def start_time(pid):
         return None
 
 
+def stopped(runner):
+    """A sandbox that its keeper took down. Returns what its record said of processes."""
+    job, numbers = sleeper(runner)
+    job.send_signal(signal.SIGTERM)
+    job.communicate(timeout=LIMIT_S)
+    return numbers
+
+
 def numbers_again(runner, chance):
-    """The numbers of a dead sandbox's processes are others' when it is reaped: those are left alone."""
+    """The numbers of a dead sandbox's processes are others' when it is reaped, and while another is stopped in order:
+    those are left alone."""
     release = tuple(int(n) for n in re.findall(r"\d+", os.uname().release)[:2])
     if release < (6, 14):
         return []  # there it is not of this process namespace but of the host
@@ -161,6 +232,7 @@ def numbers_again(runner, chance):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     others = subprocess.Popen(words, cwd=pathlib.Path(__file__).parent, text=True, **pipes)
     try:
+        stopped(runner)
         numbers = leftover(runner)
         end = time.monotonic() + 2
         while not (used := [p for p, began in numbers if start_time(p) not in (None, began)]):
@@ -176,4 +248,13 @@ def numbers_again(runner, chance):
     return found + ([] if output == "0\n" else [f"innocent processes that were signalled: {output}"])
 
 
-RACES = (two_reapers, reap_and_start, cancel_and_exit, stop_and_start, numbers_again)
+# Each with its number of rounds.
+RACES = {
+    two_reapers: 1000,
+    reap_and_start: 1000,
+    cancel_and_exit: 1000,
+    cancel_and_result: 1000,
+    stop_and_start: 1000,
+    stop_and_exec: 1000,
+}
+NUMBERS = {numbers_again: 2000}

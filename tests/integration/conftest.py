@@ -7,6 +7,10 @@ A test gets the fixture `runner` and calls it with the words of the command line
 
 `runner.start()` is the same in the background. The fixture `unchanged` compares the whole host before and after a test.
 
+Every test that makes sandboxes runs once for each isolation, first all of them with one, then all with the next; those
+of the container isolation on a Docker daemon of the tests' own, started when the first of them runs. What is by its
+nature about one isolation says so, and why: @pytest.mark.only("system", why="...").
+
 ERMITE_BUILD is the build directory (build/ unless set), ERMITE_IMAGE the image (/var/lib/ermite-runner/image)."""
 
 import contextlib
@@ -29,22 +33,51 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAB = ROOT / "tests" / "lab"
 sys.path.append(str(LAB))
+
+import engine  # noqa: E402
+
 THREAT_TESTS = ROOT.parent / "shared" / "threat-tests"
 BUILD = pathlib.Path(os.environ.get("ERMITE_BUILD", ROOT / "build"))
 IMAGE = pathlib.Path(os.environ.get("ERMITE_IMAGE", "/var/lib/ermite-runner/image"))
 PROGRAM = BUILD / "src" / "main" / "ermite-runner"
 
 LIMIT_S = 120  # for one run; a test that is slower is broken
+FIRST_LIMIT_S = 600  # for the run that feeds Docker the image
 SETTLE_S = 20  # for what the kernel frees after a sandbox is gone
 REAPED_S = 150  # for the host's init to reap what killed keepers leave: not every init does it at once
 POLL_S = 0.005
 UIDS = range(900000, 900000 + 12 * 65536)  # of the sandboxes that tests make
+
+ISOLATIONS = ("system", "container")
+
+# What a job's result calls them here: neither the daemon nor this host has sysbox.
+REPORTED = {"system": "system", "container": "container_privileged"}
+
+# The process of ours that holds the container.
+HOLDERS = {"system": "lxc", "container": "docker"}
+
+# What standard error says of every job in a privileged container, and no test has to expect: which one was chosen, and
+# what that means.
+WARNING = re.compile(
+    rb'(?:\{"time":"[^"]*","level":"info","message":"(?:container_sysbox passed over: |isolation container_)[^\n]*\n'
+    rb"|ermite-runner: warning: root inside this sandbox is root of this host: the container is privileged[^\n]*\n"
+    rb"|ermite-runner: warning: this host's root itself lacks [^\n]*\n)"
+)
 
 
 def pytest_configure(config):
     # A shell starts what runs in the background with SIGINT ignored, and the runner leaves it so, as it should.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "sanitized: also run with the programs built with sanitizers")
+    config.addinivalue_line("markers", "only(isolation, why): by its nature about one isolation")
+
+
+def pytest_generate_tests(metafunc):
+    if "isolation" not in metafunc.fixturenames:
+        return
+    only = metafunc.definition.get_closest_marker("only")
+    assert not only or only.kwargs["why"]
+    metafunc.parametrize("isolation", only.args if only else ISOLATIONS, indirect=True, scope="session")
 
 
 def is_sanitized():
@@ -176,7 +209,7 @@ class Running:
         return wait_for(seen, f"state {states}", limit_s)
 
     def helper(self, name):
-        """The pid of a process of the sandbox: keeper, conduit, lxcfs, lxc or init."""
+        """The pid of a process of the sandbox: keeper, conduit, lxcfs, lxc, docker or init."""
         sandbox = self.wait_state("booting", "waiting", "ready", "running", "stopping", "over")
         if name == "keeper":
             return sandbox["pid"]
@@ -191,7 +224,7 @@ class Running:
     def wait(self, limit_s=LIMIT_S):
         """Waits for the end. Standard input is left as it is."""
         status = self.process.wait(limit_s)
-        stdout, stderr = self.stdout.all(), self.stderr.all()
+        stdout, stderr = self.stdout.all(), self.runner.without_warning(self.stderr.all())
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
@@ -214,20 +247,27 @@ def read_result(file):
 class Runner:
     """The program with a state directory of its own."""
 
-    def __init__(self, state):
+    def __init__(self, state, isolation, daemon=None, image=IMAGE):
         self.state = state
+        if isolation == "container":  # a directory that --image names is for the other isolations
+            state.mkdir(mode=0o700, exist_ok=True)
+            (state / "image").symlink_to(image)
+        self.isolation = isolation
+        self.daemon = daemon
+        self.reported = REPORTED[isolation]
+        self.holder = HOLDERS[isolation]
         self.results = pathlib.Path(tempfile.mkdtemp(prefix="ermite-results-"))
         self.n_results = 0
         self.started = []
         self.base = (
             "--isolation",
-            "system",
+            isolation,
             "--network-mode",
             "none",
             "--state-dir",
             str(state),
             "--image",
-            str(IMAGE),
+            str(image),
         )
 
     def new_result_file(self):
@@ -239,13 +279,19 @@ class Runner:
         small = ("--ready", "now", "--job-disk", "1G", "--job-memory", "512M", "--result", str(result_file))
         return [str(word) for word in (PROGRAM, "run", *self.base, *small, *words)]
 
+    def without_warning(self, stderr):
+        """What standard error says besides the warning that belongs to this isolation."""
+        return WARNING.sub(b"", stderr) if self.isolation == "container" else stderr
+
     def run(self, *words, input=None, env=None, limit_s=LIMIT_S, **options):
         """Runs a job to its end. input are bytes for standard input; options go to subprocess.run()."""
         result_file = self.new_result_file()
         source = {"input": input} if input is not None else {"stdin": subprocess.DEVNULL}
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **source, **options}
         done = subprocess.run(self.command(result_file, words), env=env, timeout=limit_s, check=False, **streams)
-        return Outcome(done.returncode, done.stdout, done.stderr, read_result(result_file))
+        stdout = self.without_warning(done.stdout) if options.get("stderr") == subprocess.STDOUT else done.stdout
+        stderr = self.without_warning(done.stderr or b"")
+        return Outcome(done.returncode, stdout, stderr, read_result(result_file))
 
     def start(self, *words, env=None):
         """Starts a job in the background; it is ended with the test."""
@@ -278,15 +324,48 @@ class Runner:
 
 
 @pytest.fixture(scope="session")
-def one_runner():
+def dockerd():
+    """A Docker daemon of the tests' own. The runner feeds it the image with its first job."""
+    name = f"docker-under-test-{os.getpid()}"  # not "ermite": what is in there is the daemon's
+    daemon = engine.Daemon(f"/var/lib/{name}", f"/run/{name}")
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.remove()
+
+
+@pytest.fixture(scope="session")
+def isolation(request):
+    """The isolation that a test is about. Where it needs a daemon, DOCKER_HOST says which for as long."""
+    if request.param != "container":
+        yield request.param
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", request.getfixturevalue("dockerd").address)
+        yield request.param
+
+
+@pytest.fixture(scope="session")
+def daemon(request, isolation):
+    """The Docker daemon of this isolation, None where there is none."""
+    return request.getfixturevalue("dockerd") if isolation == "container" else None
+
+
+def assert_can_run():
     assert os.geteuid() == 0, "sandboxes need root"
     assert PROGRAM.exists(), f"there is no {PROGRAM}: build first"
     assert (IMAGE / "base.ext4").exists(), f"there is no image at {IMAGE}: ermite-runner image build"
-    state = pathlib.Path(f"/var/lib/ermite-test-{os.getpid()}")
+
+
+@pytest.fixture(scope="session")
+def one_runner(isolation, daemon):
+    assert_can_run()
+    state = pathlib.Path(f"/var/lib/ermite-test-{os.getpid()}-{isolation}")
     state.mkdir(mode=0o700)
-    runner = Runner(state)
-    # The first run formats the template of the scratch disk, which stays.
-    first = runner.run("--", "true")
+    runner = Runner(state, isolation, daemon)
+    # The first run formats the template of the scratch disk, which stays, and feeds the image to Docker.
+    first = runner.run("--", "true", limit_s=FIRST_LIMIT_S)
     yield runner
     runner.remove()
     assert first.status == 0, first
@@ -314,7 +393,7 @@ def has_processes_of_sandboxes():
     for file in pathlib.Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             status = file.read_text()
-            helper = re.search(r"^Name:\t(ermite-|lxcfs)", status) and "\nState:\tZ" in status
+            helper = re.search(r"^Name:\t(ermite-|lxcfs|containerd-shim|runc)", status) and "\nState:\tZ" in status
             if helper or any(int(uid) in UIDS for uid in re.findall(r"^Uid:\t(\d+)", status, re.MULTILINE)):
                 return True
     return False
@@ -323,14 +402,16 @@ def has_processes_of_sandboxes():
 class Host:
     """Everything on the host that a sandbox could leave behind."""
 
-    def __init__(self):
+    def __init__(self, daemon=None):
+        self.daemon = daemon
         scripts = [[LAB / "leakcheck"], ["bash", THREAT_TESTS / "leakcheck.sh", "snap"]]
         self.scripts = scripts if THREAT_TESTS.exists() else scripts[:1]
         self.before = self.look_when_steady()
 
     def look(self):
         done = [subprocess.run(script, capture_output=True, text=True, check=True) for script in self.scripts]
-        return [line for d in done for line in d.stdout.splitlines()]
+        lines = [line for d in done for line in d.stdout.splitlines()]
+        return lines + (self.daemon.traces() if self.daemon else [])
 
     def look_when_steady(self):
         """What is still being freed of an earlier sandbox, its keys last of all, is not part of the host."""
@@ -356,7 +437,7 @@ class Host:
 @pytest.fixture
 def unchanged(one_runner):
     """Compares the host before and after the test, once everything that the test started has ended."""
-    host = Host()
+    host = Host(one_runner.daemon)
     yield host
     one_runner.end_all()
     host.assert_unchanged()

@@ -30,7 +30,7 @@ import pytest
 
 import frames
 import world
-from conftest import IMAGE, LAB, LIMIT_S, PROGRAM, Runner, wait_for
+from conftest import IMAGE, LAB, LIMIT_S, PROGRAM, Runner, assert_can_run, wait_for
 
 
 MTU = 1400
@@ -178,10 +178,10 @@ def is_harmless_outside(frame):
 class NetRunner(Runner):
     """The program, run in H."""
 
-    def __init__(self, lab, state):
-        super().__init__(state)
+    def __init__(self, lab, state, isolation, daemon):
+        super().__init__(state, isolation, daemon)
         self.lab = lab
-        place = ("--isolation", "system", "--state-dir", str(state), "--image", str(IMAGE))
+        place = ("--isolation", isolation, "--state-dir", str(state), "--image", str(IMAGE))
         self.base = (*place, "--network-mode", "nat", "--capacity", "8")
 
     def command(self, result_file, words):
@@ -404,7 +404,7 @@ class StandIn(InNet):
 class Lab:
     """H and W, the servers in W, and the runner in H."""
 
-    def __init__(self, mtu=MTU):
+    def __init__(self, isolation="system", daemon=None, mtu=MTU):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="ermite-netlab-"))
         self.state = pathlib.Path(f"/var/lib/{self.directory.name}")
         self.state.mkdir(mode=0o700)
@@ -425,7 +425,7 @@ class Lab:
         self.metadata = self.serve(world.Listener(self.world, METADATA, CLOSED))
         self.closed = self.serve(world.Listener(self.host, "0.0.0.0", CLOSED))
         self.sniffers = []
-        self.runner = NetRunner(self, self.state)
+        self.runner = NetRunner(self, self.state, isolation, daemon)
 
     def make_links(self, mtu):
         h, w = self.host, self.world
@@ -593,10 +593,9 @@ def is_answer(frame):
 
 
 @pytest.fixture(scope="module")
-def lab():
-    assert os.geteuid() == 0, "sandboxes need root"
-    assert PROGRAM.exists(), f"there is no {PROGRAM}: build first"
-    assert (IMAGE / "base.ext4").exists(), f"there is no image at {IMAGE}: ermite-runner image build"
-    lab = Lab()
+def lab(isolation, daemon, one_runner):
+    del one_runner  # it has fed the image to the daemon
+    assert_can_run()
+    lab = Lab(isolation, daemon)
     yield lab
     lab.close()

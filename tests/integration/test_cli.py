@@ -11,7 +11,19 @@ import pytest
 
 from conftest import IMAGE, PROGRAM
 
-COMMANDS = ([], ["run"], ["ps"], ["reap"], ["image"], ["image", "build"], ["image", "import"], ["image", "list"])
+pytestmark = pytest.mark.only("system", why="what the command line says is the same for each isolation")
+
+COMMANDS = (
+    [],
+    ["run"],
+    ["ps"],
+    ["reap"],
+    ["daemon"],
+    ["image"],
+    ["image", "build"],
+    ["image", "import"],
+    ["image", "list"],
+)
 
 
 def said(done):
@@ -161,14 +173,14 @@ def test_result_that_cannot_be_written_is_refused_before_anything_is_made(runner
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [
-        ("/no/such/dir/file", "No such file or directory"),
-        ("/dev/null", "is there and not a regular file"),
-        ("/tmp", "Is a directory"),
+        ("/no/such/dir/file", ": /no/such/dir/file: directory /no/such/dir/: No such file or directory"),
+        ("/dev/null", " /dev/null: is there and not a regular file"),
+        ("/tmp", " /tmp: Is a directory"),
     ],
 )
 def test_network_log_that_cannot_be_written_is_refused_before_anything_is_made(runner, file, sentence):
     done = runner.call("run", *runner.base, "--network-log", file, "--", "true")
-    assert said(done) == (125, f"ermite-runner: --network-log {file}: {sentence}\n")
+    assert said(done) == (125, f"ermite-runner: --network-log{sentence}\n")
 
 
 def test_network_log_without_a_network_is_empty(runner, tmp_path):
@@ -236,14 +248,16 @@ def test_state_directory_that_others_can_change_is_refused(runner, mode, owner):
         parent.rmdir()
 
 
-def test_auto_says_what_was_passed_over(runner):
+def test_auto_says_what_was_passed_over(runner, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
     words = runner.command(runner.new_result_file(), ["--isolation", "auto", "--log", "text", "--", "echo", "ran"])
     done = runner.call(*words[1:])
     assert (done.returncode, done.stdout) == (0, b"ran\n"), done
     lines = [line.split("ermite-runner: ", 1)[-1] for line in done.stderr.decode().splitlines()]
     assert [re.sub(r"^.*?(vm|container|isolation)", r"\1", line) for line in lines] == [
         "vm passed over: not part of this version",
-        "container passed over: not part of this version",
+        "container_sysbox passed over: Docker's daemon does not run: there is no socket at /nonexistent/docker.sock "
+        "(apt install docker.io; systemctl start docker)",
         "isolation system chosen",
     ]
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 import socket
 import stat
 
@@ -279,6 +280,20 @@ def test_missing_output_does_not_keep_the_next_one(runner, tmp_path):
     job = runner.run(*options, "--", "sh", "-c", "echo x > there")
     assert job.status == 125
     assert (tmp_path / "there").read_text() == "x\n"
+
+
+def test_cancelled_while_outputs_are_copied(runner, tmp_path):
+    """The job has succeeded; what was asked for has not."""
+    script = "echo x > first; mkdir out; cd out; seq 1 40000 | xargs touch"
+    outputs = ("--output", f"out:{tmp_path}/out", "--output", f"first:{tmp_path}/first")
+    job = runner.start(*outputs, "--", "sh", "-c", script)
+    job.wait_state("over")
+    job.signal(signal.SIGTERM)
+    outcome = job.wait()
+    sentence = "cancelled before all outputs were copied"
+    assert (outcome.status, outcome.reason, outcome.evidence) == (130, "cancelled", sentence), outcome
+    assert outcome.stderr.decode() == f"ermite-runner: {sentence}\n"
+    assert not (tmp_path / "first").exists()
 
 
 @pytest.mark.parametrize("output", ["", "/", "a/..", "..", "x:", "x:/no/such/directory/f"])

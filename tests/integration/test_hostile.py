@@ -331,7 +331,7 @@ def session(request, one_runner, tmp_path_factory):
     rooms = queue.Queue()
     for _ in range(AT_ONCE):
         rooms.put(Room(tmp_path_factory.mktemp("hostile")))
-    host = Host()
+    host = Host(one_runner.daemon)
     watch = Watch(one_runner)
     watch.start()
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:

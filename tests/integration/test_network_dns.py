@@ -18,6 +18,8 @@ from world import (
     ANY, SERVFAIL, Answer, DnsServer, encode_name, encode_question, receive_message, send_message,
 )  # fmt: skip
 
+pytestmark = pytest.mark.only("system", why="the forwarder is the same process for each isolation")
+
 IN_FLIGHT = 32
 CONNECTIONS = 16
 CONNECTION_S = 30

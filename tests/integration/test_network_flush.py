@@ -14,6 +14,8 @@ import frames
 from conftest import wait_for
 from netlab import SERVER, Watch, lab  # noqa: F401
 
+pytestmark = pytest.mark.only("system", why="the gateway and the host's firewall are the same for each isolation")
+
 BACK_S = 10
 LOOP_S = 4
 

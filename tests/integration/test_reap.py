@@ -20,7 +20,7 @@ from netlab import lab  # noqa: F401
 
 ROUNDS = 200 if os.environ.get("ERMITE_FULL") else 12
 SEED = int(os.environ.get("ERMITE_SEED", "0")) or random.randrange(1 << 32)
-HELPERS = ("conduit", "lxcfs", "lxc", "init")
+HELPERS = ("conduit", "lxcfs", "holder", "init")
 
 
 def reap(runner, *words):
@@ -183,7 +183,7 @@ def reap_to(runner, file):
 def test_keeper_and_helper_killed(runner, traces, helper):
     job = start(runner)
     job.wait_output(b"started\n")
-    pids = [job.helper(helper), job.helper("keeper")]
+    pids = [job.helper(runner.holder if helper == "holder" else helper), job.helper("keeper")]
     traces.look()
     random.shuffle(pids)
     for pid in pids:
@@ -486,7 +486,7 @@ class SmallDisk:
         subprocess.run(["mkfs.ext4", "-q", "-m", "0", self.file], check=True)
         self.place.mkdir(mode=0o700)
         subprocess.run(["mount", "-o", "loop", self.file, self.place], check=True)
-        self.runner = Runner(self.place / "state")
+        self.runner = Runner(self.place / "state", runner.isolation, runner.daemon)
 
     def free_bytes(self):
         fs = os.statvfs(self.place)

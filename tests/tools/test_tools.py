@@ -104,6 +104,11 @@ def test_docs(tmp_path, text, expected):
         ("int a;" + "\n" * 800, "more than 800 lines"),
         ("/* TODO: later */", "b.c:2: a note to oneself"),
         ("int a; ", "b.c:2: blanks at the end"),
+        ("\tfd = timerfd_create(CLOCK_REALTIME, 0);", "b.c:2: the wall clock"),
+        ("\tdeadline = time(NULL) + 5;", "b.c:2: the wall clock"),
+        ("\t(void)gettimeofday(&now, NULL);", "b.c:2: the wall clock"),
+        ("\tdeadline_s = clock_wall_s() + 5;", "b.c:2: the wall clock"),
+        ("\tpthread_cond_timedwait(&c, &m, &t);", "b.c:2: the wall clock"),
     ],
 )
 def test_style(tmp_path, line, expected):
@@ -125,6 +130,7 @@ def test_style_leaves_other_text_alone(tmp_path):
         "#define scoped_fd __attribute__((cleanup(fd_close)))",
         "int b = 1'000'000; char c = '\"'; /* // */",
         "#if X\n#endif",
+        "\tfd = timerfd_create(CLOCK_BOOTTIME, 0); set_time(fd, st.st_mtime);",
     )
     make_tree(tmp_path, {"src/io/b.c": "\n".join(lines) + "\n"})
     result = run("check-style", tmp_path)

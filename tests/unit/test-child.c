@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -217,6 +218,36 @@ static void test_cannot_start(void **)
 	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
+/* 0, or 1 and more for what went wrong. */
+static int start_one_too_many(void)
+{
+	struct err e = ERR_INIT;
+	struct child c = CHILD_INIT;
+	struct child_plan plan = {.path = "/bin/true", .arguments = (const char *const[]){"true", NULL}};
+	const struct rlimit none = {0};
+	if (setrlimit(RLIMIT_NPROC, &none) < 0 || setresuid(1234, 1234, 1234) < 0)
+		return 1;
+	if (child_start(&plan, &c, &e) != -EAGAIN)
+		return 2;
+	return strcmp(e.msg, "start /bin/true: no more processes are allowed: see ulimit -u, and pids.max of "
+			     "the control group") != 0
+		       ? 3
+		       : 0;
+}
+
+static void test_no_more_processes(void **)
+{
+	int status = -1;
+	if (geteuid() != 0)
+		skip();
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		_exit(start_one_too_many());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 static void test_wait_and_signal(void **)
 {
 	struct err e = ERR_INIT;
@@ -317,6 +348,7 @@ int main(void)
 		cmocka_unit_test(test_signals_are_reset),
 		cmocka_unit_test(test_environment),
 		cmocka_unit_test(test_cannot_start),
+		cmocka_unit_test(test_no_more_processes),
 		cmocka_unit_test(test_wait_and_signal),
 		cmocka_unit_test(test_dies_with_parent),
 		cmocka_unit_test(test_run),

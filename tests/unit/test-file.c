@@ -675,7 +675,26 @@ static int ask_for_descriptors(void)
 	return strcmp(e.msg, "101 open files are needed, and 100 are allowed: see ulimit -n") != 0 ? 5 : 0;
 }
 
-static void test_need_descriptors(void **)
+/* The same of memory: a limit that is no more than this program needs cannot be tried with the sanitizers. */
+static int ask_for_memory(void)
+{
+	struct err e = ERR_INIT;
+	struct rlimit limit = {.rlim_cur = (rlim_t)1 << 46, .rlim_max = (rlim_t)1 << 48};
+	if (setrlimit(RLIMIT_AS, &limit) < 0 || setresuid(1234, 1234, 1234) < 0)
+		return 1;
+	if (file_need_memory(1 << 26, &e) != 0 || file_need_memory(1 << 28, &e) != 0)
+		return 2;
+	if (getrlimit(RLIMIT_AS, &limit) < 0 || limit.rlim_cur != (rlim_t)1 << 48)
+		return 3;
+	if (file_need_memory((1 << 28) + 1, &e) != -ENOMEM)
+		return 4;
+	return strcmp(e.msg, "268435457 MiB of address space are needed, and 268435456 are allowed: see "
+			     "ulimit -v") != 0
+		       ? 5
+		       : 0;
+}
+
+static void run_apart(int (*ask)(void))
 {
 	int status = -1;
 	if (geteuid() != 0)
@@ -683,9 +702,19 @@ static void test_need_descriptors(void **)
 	pid_t pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0)
-		_exit(ask_for_descriptors());
+		_exit(ask());
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
+}
+
+static void test_need_descriptors(void **)
+{
+	run_apart(ask_for_descriptors);
+}
+
+static void test_need_memory(void **)
+{
+	run_apart(ask_for_memory);
 }
 
 static void test_memfd(void **)
@@ -732,6 +761,7 @@ int main(void)
 		ROW(test_open_owned),
 		ROW(test_local),
 		ROW(test_need_descriptors),
+		ROW(test_need_memory),
 		ROW(test_memfd),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-#include "guest-host.h"
+#include "guest-first.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,46 +16,6 @@
 #include "guest/filter.h"
 #include "guest/init.h"
 #include "guest/ready.h"
-
-static void check(bool good, int line, const char *what)
-{
-	if (good)
-		return;
-	(void)dprintf(2, "line %d: %s\n", line, what);
-	_exit(1);
-}
-
-/* In the first process of a namespace: ends the test there, naming the place. */
-#define CHECK(x) check(x, __LINE__, #x)
-
-/* Runs fn as the first process of new PID, mount and network namespaces, with empty /run, /usr/sbin and systemd
- * directories. */
-static void as_first_process(void (*fn)(void))
-{
-	pid_t outer = fork();
-	if (outer == 0) {
-		CHECK(unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET) == 0);
-		pid_t first = fork();
-		if (first == 0) {
-			CHECK(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
-			CHECK(mount("proc", "/proc", "proc", 0, NULL) == 0);
-			CHECK(mount("run", "/run", "tmpfs", 0, NULL) == 0);
-			CHECK(mount("sbin", "/usr/sbin", "tmpfs", 0, NULL) == 0);
-			CHECK(mount("etc", "/etc/systemd", "tmpfs", 0, NULL) == 0);
-			(void)mount("lib", "/usr/lib/systemd", "tmpfs", 0, NULL);
-			CHECK(mkdir("/run/ermite", 0755) == 0);
-			fn();
-			_exit(0);
-		}
-		int status;
-		CHECK(waitpid(first, &status, 0) == first);
-		_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
-	}
-	int status = -1;
-	assert_int_equal(waitpid(outer, &status, 0), outer);
-	assert_true(WIFEXITED(status));
-	assert_int_equal(WEXITSTATUS(status), 0);
-}
 
 static void finds_the_init(void **)
 {
@@ -332,7 +292,7 @@ static void refuses_without_a_filter(void)
 	}
 	CHECK(mount("opt", "/opt", "tmpfs", 0, NULL) == 0);
 	CHECK(init_run(&e) == -ENOENT);
-	CHECK(strcmp(e.msg, "wait at the door: open " FILTER_PATH ": No such file or directory") == 0);
+	CHECK(strcmp(e.msg, "load the filter: open " FILTER_PATH ": No such file or directory") == 0);
 }
 
 static void does_not_go_on_without_a_filter(void **)

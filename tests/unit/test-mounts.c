@@ -376,6 +376,34 @@ static void test_program(void **)
 	assert_int_equal(mount_program(PLACE "/none", &e), -ENOENT);
 }
 
+/* A copy that is mounted nowhere, with what is mounted below, can be put in a place that the path cannot be seen from. */
+static void test_detached(void **)
+{
+	int before = fds_open();
+	struct err e = ERR_INIT;
+	int fd = -1;
+	assert_int_equal(mkdir(PLACE "/a/below", 0755), 0);
+	assert_int_equal(mount_tmpfs(PLACE "/a/below", 64, false, &e), 0);
+	assert_int_equal(try_write(PLACE "/a/below/file"), 0);
+	assert_int_equal(mount_detached(PLACE "/a", MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, &fd, &e), 0);
+	assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+	assert_int_equal(try_write(PLACE "/a/still"), 0);
+	assert_int_equal(move_mount(fd, "", AT_FDCWD, PLACE "/b", MOVE_MOUNT_F_EMPTY_PATH), 0);
+	assert_int_equal(access(PLACE "/b/still", F_OK), 0);
+	assert_int_equal(access(PLACE "/b/below/file", F_OK), 0);
+	assert_int_equal(try_write(PLACE "/b/file"), -EROFS);
+	assert_int_equal(try_write(PLACE "/b/below/other"), -EROFS);
+	assert_option(PLACE "/b", "nosuid");
+	fd_close(&fd);
+	assert_int_equal(mount_detached(PLACE "/none", 0, &fd, &e), -ENOENT);
+	assert_int_equal(fd, -1);
+	assert_int_equal(mount_detached(PLACE "/a/below", 0, &fd, &e), 0);
+	assert_int_equal(move_mount(fd, "", AT_FDCWD, PLACE "/c", MOVE_MOUNT_F_EMPTY_PATH), 0);
+	assert_int_equal(try_write(PLACE "/c/other"), 0);
+	fd_close(&fd);
+	assert_int_equal(fds_open(), before);
+}
+
 /* What is opened so has no path that tells where it lies. */
 static void test_open_unnamed(void **)
 {
@@ -401,6 +429,13 @@ static void test_open_unnamed(void **)
 	assert_int_equal(mount_open_unnamed(PLACE "/a", "link", O_RDONLY, &fd, &e), -ELOOP);
 	assert_int_equal(mount_open_unnamed(PLACE "/a", "../b", O_RDONLY, &fd, &e), -EXDEV);
 	assert_int_equal(mount_open_unnamed(PLACE "/none", "file", O_RDONLY, &fd, &e), -ENOENT);
+	/* The kernel reads no disk that anybody else could write. */
+	assert_int_equal(chown(PLACE "/a/file", 1000, 0), 0);
+	assert_int_equal(mount_open_unnamed(PLACE "/a", "file", O_RDONLY, &fd, &e), -EPERM);
+	assert_string_equal(e.msg, PLACE "/a: file must belong to root, not to user 1000");
+	assert_int_equal(chown(PLACE "/a/file", 0, 0), 0);
+	assert_int_equal(chmod(PLACE "/a/file", 0620), 0);
+	assert_int_equal(mount_open_unnamed(PLACE "/a", "file", O_RDONLY, &fd, &e), -EPERM);
 	assert_int_equal(fd, -1);
 	assert_int_equal(fds_open(), before);
 }
@@ -453,6 +488,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_overlay_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bind, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_program, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_detached, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_open_unnamed, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ext4_stop, setup, teardown),
 	};

@@ -234,6 +234,23 @@ static void test_create_and_list(void **)
 	record_free(NULL);
 }
 
+/* The daemon that has the container stands in the record from the first, and the container needs no more. */
+static void test_docker(void **)
+{
+	(void)snprintf(spec.docker.socket, sizeof(spec.docker.socket), "/run/a daemon's.sock");
+	struct record *r = create();
+	assert_string_equal(record_info(r)->docker, "/run/a daemon's.sock");
+	scoped_free struct record_info *i = list(1);
+	assert_true(i->readable);
+	assert_string_equal(i->docker, "/run/a daemon's.sock");
+	put_away(r);
+	spec.docker.socket[0] = '\0';
+	r = create();
+	scoped_free struct record_info *other = list(1);
+	assert_string_equal(other->docker, "");
+	put_away(r);
+}
+
 /* A name that is too long, or a process that is not there, is refused and leaves the record as it was. */
 static void test_add_process_refused(void **)
 {
@@ -441,6 +458,9 @@ static void test_nonsense(void **)
 		{"slot 0\nprocess a 42 x\n", false},
 		{"slot 0\nprocess lxc 4state running\n", false},
 		{"slot 0\nresource \n", false},
+		{"slot 0\ndocker /run/docker.sock\n", true},
+		{"slot 0\ndocker run/docker.sock\n", false},
+		{"slot 0\ndocker \n", false},
 		{"slot 0\nresource 012345678901234567890123\n", false},
 	};
 	for (size_t k = 0; k < sizeof(rows) / sizeof(rows[0]); k++) {
@@ -741,6 +761,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_store, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_store_that_others_can_change, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_create_and_list, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_docker, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_add_process_refused, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_slots, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_many_at_once, setup, teardown),

@@ -134,15 +134,22 @@ static void test_owned(void **)
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
 	files.rlim_cur = files.rlim_max;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+	if (userns_make_owned(owners[2], &ns[2], &e) < 0)
+		fail_msg("%s", e.msg);
 	for (size_t i = 0; i < 3; i++) {
-		if (userns_make_owned(owners[i], &ns[i], &e) < 0)
+		if (i < 2 && userns_make_owned(owners[i], &ns[i], &e) < 0)
 			fail_msg("%s", e.msg);
 		pids[i] = use_up(ns[i], &counts[i]);
 	}
 	if (most + 64 < files.rlim_cur) {
+		int more = -1;
 		assert_int_equal(counts[0], most);
 		assert_int_equal(counts[1], most);
 		assert_int_equal(counts[2], 0);
+		assert_int_equal(userns_make_owned(owners[0], &more, &e), -EMFILE);
+		assert_non_null(strstr(e.msg, "user 3999800001 of the host"));
+		assert_non_null(strstr(e.msg, "fs.inotify.max_user_instances"));
+		assert_int_equal(more, -1);
 	}
 	char path[64];
 	unsigned map[3] = {0};

@@ -59,7 +59,8 @@ struct docker_facts {
 	char image_id[DOCKER_IMAGE_ID_SIZE]; /* image: empty when it is not there */
 	char image_source[65];               /* source: its label DOCKER_LABEL_IMAGE, or empty */
 	bool sysbox;                         /* runtime sysbox-runc: the daemon lists it */
-	char trouble[512]; /* trouble: why this daemon cannot be used (not reachable, rootless, another system's …) */
+	char trouble
+		[512]; /* trouble: why this daemon cannot be used (not reachable, rootless, another system's …) */
 };
 
 /* The program. Returns what it exits with. */

@@ -2,24 +2,20 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/pidfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/scope.h"
 #include "io/chan.h"
+#include "isolation/layout.h"
 #include "isolation/system/apparmor.h"
-#include "isolation/system/layout.h"
 #include "spec/libexec.h"
 #include "sys/userns.h"
 
-enum { CONFIG_MAX = 65535, LOG_MAX = 65536, END_MS = 5000 };
+enum { CONFIG_MAX = 65535, LOG_MAX = 65536 };
 
 int container_prepare(struct container *c, const char *id, struct err *e)
 {
@@ -156,39 +152,13 @@ int container_start(struct container *c, const char *id, uid_t uid, bool lxcfs, 
 	return r < 0 ? err_ctx(e, r, "ermite-lxc") : 0;
 }
 
-int container_knock(struct container *c, int door_fd, uid_t uid, int *ret_fd, pid_t *ret_pid, struct err *e)
-{
-	scoped_fd int fd = accept4(door_fd, NULL, NULL, SOCK_CLOEXEC);
-	if (fd < 0)
-		return err_sys(e, "open the door");
-	struct ucred peer;
-	socklen_t n = sizeof(peer);
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) < 0)
-		return err_sys(e, "look who knocks");
-	if (peer.uid != uid || peer.pid <= 0)
-		return err_set(e, -EPERM, "host id %u knocked at the door of %u", peer.uid, uid);
-	/* It is blocked until we answer and its parent, liblxc, has not reaped it: the number is still its own. */
-	c->init_pidfd = pidfd_open(peer.pid, 0);
-	if (c->init_pidfd < 0)
-		return err_sys(e, "hold the container's init");
-	*ret_pid = peer.pid;
-	*ret_fd = fd_steal(&fd);
-	return 0;
-}
-
 void container_end(struct container *c)
 {
 	fd_close(&c->channel);
-	if (c->init_pidfd >= 0) {
-		(void)pidfd_send_signal(c->init_pidfd, SIGKILL, NULL, 0);
-		/* Readable only when everything in its pid namespace is gone. */
-		(void)poll(&(struct pollfd){.fd = c->init_pidfd, .events = POLLIN}, 1, END_MS);
-	}
 	/* liblxc has nothing to put back: no cgroup, no network device, no file outside its own mounts. Killing it
 	 * also kills an init that has not knocked yet. */
 	if (!c->ended)
 		child_kill(&c->lxc);
-	fd_close(&c->init_pidfd);
 }
 
 void container_log(struct buf *out)

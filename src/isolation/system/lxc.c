@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/scope.h"
 #include "io/chan.h"
-#include "isolation/system/layout.h"
+#include "isolation/layout.h"
 
 enum { CONFIG_MAX = 65536 };
 

@@ -5,8 +5,8 @@
  * value in turn, in one message on descriptor 3. Then it starts the container and stays until the container's init has
  * ended. It dies with the keeper, and the container's init dies with it.
  */
-#ifndef ERMITE_ISOLATION_SYSTEM_LXC_H
-#define ERMITE_ISOLATION_SYSTEM_LXC_H
+#ifndef ERMITE_ISOLATION_LXC_H
+#define ERMITE_ISOLATION_LXC_H
 
 #define LXC_CHANNEL_FD 3
 

@@ -12,6 +12,7 @@
 #include "base/scope.h"
 #include "guest/door.h"
 #include "guest/filter.h"
+#include "guest/root.h"
 #include "guest/self.h"
 #include "modes.h"
 
@@ -68,7 +69,9 @@ int main(void)
 	(void)signal(SIGPIPE, SIG_IGN);
 	if (mode.act && mode.act->stage == STAGE_INIT)
 		misbehave(&mode);
-	if (door_knock(&e) < 0 || filter_load(FILTER_PATH, &e) < 0)
+	struct door_mounts mounts = DOOR_MOUNTS_INIT;
+	if (door_knock(&mounts, &e) < 0 || (mounts.n > 0 && root_build(&mounts, &e) < 0) ||
+	    filter_load(FILTER_PATH, &e) < 0)
 		guest_give_up();
 	pid_t executor = fork();
 	if (executor == 0)

@@ -1,11 +1,11 @@
 /*
  * An lxcfs of the sandbox's own, so that free, uptime and their like show the limits inside.
  *
- * It runs in the keeper's mount namespace, mounted nowhere else, and dies with the keeper: nobody shares it, nobody can
- * restart it under a running sandbox, nothing of it is left.
+ * It runs in the keeper's mount namespace, mounted nowhere else, and dies with the keeper: nobody shares it, nobody
+ * can restart it under a running sandbox, nothing of it is left.
  */
-#ifndef ERMITE_ISOLATION_SYSTEM_LXCFS_H
-#define ERMITE_ISOLATION_SYSTEM_LXCFS_H
+#ifndef ERMITE_ISOLATION_LXCFS_H
+#define ERMITE_ISOLATION_LXCFS_H
 
 #include "base/err.h"
 #include "io/child.h"

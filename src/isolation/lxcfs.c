@@ -1,4 +1,4 @@
-#include "isolation/system/lxcfs.h"
+#include "isolation/lxcfs.h"
 
 #include <errno.h>
 #include <linux/magic.h>
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "isolation/system/layout.h"
+#include "isolation/layout.h"
 
 enum { MOUNT_MS = 10000, PAUSE_US = 500 };
 

@@ -1,8 +1,8 @@
 /*
  * Where things are in the keeper's private /run. Plain constants; the tree vanishes with the mount namespace.
  */
-#ifndef ERMITE_ISOLATION_SYSTEM_LAYOUT_H
-#define ERMITE_ISOLATION_SYSTEM_LAYOUT_H
+#ifndef ERMITE_ISOLATION_LAYOUT_H
+#define ERMITE_ISOLATION_LAYOUT_H
 
 #define RUN_BASE      "/run/base"      /* the image, read-only, ids mapped */
 #define RUN_SCRATCH   "/run/scratch"   /* the scratch file system, ids mapped */
