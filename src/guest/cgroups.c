@@ -133,7 +133,7 @@ static int hand_controllers_on(struct err *e)
 
 int cgroups_mount(bool *ret_unified, struct err *e)
 {
-	struct cgroups_hierarchy list[HIERARCHIES_MAX];
+	struct cgroups_hierarchy list[HIERARCHIES_MAX] = {0};
 	size_t n = 0;
 	int r = read_list(list, &n, e);
 	if (r < 0)

@@ -38,14 +38,21 @@ static int attach(int fd, const char *path, struct err *e)
 
 bool root_is_hosts(void)
 {
+	/* Only the first user namespace has every id. */
+	static const char *const words[] = {"0", "0", "4294967295"};
 	char text[128];
-	unsigned inside = 1;
-	unsigned outside = 1;
-	unsigned n = 0;
-	ssize_t got = file_read_text(AT_FDCWD, "/proc/self/uid_map", text, sizeof(text), NULL);
-	/* The kernel's own words; only the first user namespace has every id. */
-	return got > 0 && sscanf(text, "%u %u %u", &inside, &outside, &n) == 3 && inside == 0 &&
-	       outside == 0 && n == ~0u;
+	size_t n = 0;
+	if (file_read_text(AT_FDCWD, "/proc/self/uid_map", text, sizeof(text), NULL) < 0)
+		return false;
+	char *rest = text;
+	for (const char *word = strsep(&rest, " "); word; word = strsep(&rest, " ")) {
+		if (!*word)
+			continue;
+		if (n == sizeof(words) / sizeof(words[0]) || strcmp(word, words[n]) != 0)
+			return false;
+		n++;
+	}
+	return n == sizeof(words) / sizeof(words[0]);
 }
 
 static int attach_layers(const struct door_mounts *mounts, struct err *e)

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -57,9 +58,10 @@ static void refuse_wall(clockid_t id)
 		abort();
 }
 
+/* Sanitizers look at the clock before anything of this library has run. */
 int clock_gettime(clockid_t id, struct timespec *t)
 {
-	int r = get_time(id, t);
+	int r = get_time ? get_time(id, t) : (int)syscall(SYS_clock_gettime, id, t);
 	if (r == 0 && is_wall(id) && shift_s)
 		t->tv_sec += *shift_s;
 	return r;

@@ -2,11 +2,11 @@
  * A war about links: opens files in ways of ours, and in one that is known to be wrong, below a directory in which
  * processes of another user exchange directories and files for links to somebody else's as fast as they can.
  *
- *     symlinkwar DIRECTORY TRIES
+ * symlinkwar DIRECTORY TRIES
  *
- * DIRECTORY is empty and root's. For each way there is a line of JSON: how often something was opened, how often that
- * was refused, and how often it was what lies outside. The wrong way goes on until it has been outside, for at most
- * LIMIT_S, to show that the attack works.
+ * DIRECTORY is empty and root's. For each way there is a line of JSON: how often something was opened, how often
+ * that was refused, and how often it was what lies outside. Each goes on, for at most LIMIT_S, until it has met
+ * both, and the wrong one until it has been outside, which shows that the attack works.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -258,11 +258,18 @@ static bool is_outside(const struct war *w, int fd)
 	return false;
 }
 
+/* On a busy machine the attackers may not have run yet. */
+static bool is_fought(unsigned long opened, unsigned long refused, unsigned long escaped, bool is_wrong)
+{
+	return opened > 0 && refused > 0 && (escaped > 0 || !is_wrong);
+}
+
 static void fight(const struct war *w, int way)
 {
 	unsigned long opened = 0, refused = 0, escaped = 0;
 	uint64_t end_ms = clock_boot_ms() + LIMIT_S * UINT64_C(1000);
-	for (unsigned long i = 0; i < w->tries || (ways[way].is_wrong && escaped == 0); i++) {
+	for (unsigned long i = 0; i < w->tries || !is_fought(opened, refused, escaped, ways[way].is_wrong);
+	     i++) {
 		scoped_fd int fd = ways[way].open(w, wanted[i % N_WANTED].path, wanted[i % N_WANTED].flags);
 		opened += fd >= 0;
 		refused += fd < 0;

@@ -137,7 +137,7 @@ class Place:
             self.daemon.signal(signal.SIGCONT)
         else:
             self.daemon.start()
-        wait_for(self.engine.answers, "the daemon's answer")
+        wait_for(lambda: self.engine.answers() and self.proxy.is_idle(), "the daemon's answers")
 
     def close(self):
         try:

@@ -576,6 +576,7 @@ def test_probe(daemon):
         ({"SecurityOptions": [7]}, f"\nimage {IMAGE_ID}"),
         ({"ServerVersion": "9" * 100}, "version " + "9" * 31 + "\n"),
         ({"ServerVersion": "1\nimage x"}, "version 1\\x0aimage x\n"),
+        ({"ServerVersion": "\n" * 31}, "version " + ("\\x0a" * 31)[:31] + "\n"),
     ],
 )
 def test_probe_info(daemon, change, said):

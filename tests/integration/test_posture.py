@@ -20,7 +20,6 @@ pytestmark = pytest.mark.sanitized
 
 IDS = 65536  # of a sandbox
 UID_BASE = 900000
-HELPERS = ("keeper", "conduit", "lxcfs", "lxc")
 
 STATUS = (
     "Umask Uid Gid Groups SigBlk SigIgn CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Seccomp_filters".split()
@@ -170,14 +169,17 @@ HUP_INT_TERM = "0000000000004003"
 LIBLXC_BLOCKS = "fffffffe77fbfab7"
 
 
-def expected_postures(slot):
+def helpers(runner):
+    return ("keeper", "conduit", "lxcfs", runner.holder)
+
+
+def expected_postures(runner, slot):
     last = int(pathlib.Path("/proc/sys/kernel/cap_last_cap").read_text())
     everything = f"{(2 << last) - 1:016x}"
     lxcfs = root_helper(["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], NONE, NONE)
-    return {
-        "keeper": root_helper(KEEPER_ENVIRONMENT, HUP_INT_TERM, SIGPIPE),
-        "conduit": conduit(slot),
-        "lxcfs": {**lxcfs, "threads": "several"},
+    holders = {
+        # Root in the host's own mount namespace, as Docker's own client would be.
+        "docker": {**root_helper(["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"], NONE, NONE), "namespaces": set()},
         # Root, but in a user namespace around the sandbox's own.
         "lxc": {
             **root_helper(["PATH=/nonexistent"], LIBLXC_BLOCKS, NONE),
@@ -185,11 +187,25 @@ def expected_postures(slot):
             "namespaces": {"mnt", "pid", "pid_for_children", "user"},
         },
     }
+    return {
+        "keeper": root_helper(KEEPER_ENVIRONMENT, HUP_INT_TERM, SIGPIPE),
+        "conduit": conduit(slot),
+        "lxcfs": {**lxcfs, "threads": "several"},
+        runner.holder: holders[runner.holder],
+    }
 
 
-def expected_descriptors(state):
+def expected_descriptors(runner):
     """While a process with two outputs runs inside. Standard error of keeper and conduit is looked at elsewhere."""
-    record = f"{state}/sandboxes"
+    record = f"{runner.state}/sandboxes"
+    holders = {
+        "docker": {"/dev/null": 3, "socket": 1, "[pidfd]": 1},
+        "lxc": {
+            **{"/dev/null": 3, "/run/lxc.log": 1, "/sys/fs/cgroup": 1, "/dev/pts": 1, "socket": 1},
+            **{"[eventpoll]": 1, "[signalfd]": 1, "[pidfd]": 1},
+            **{"net": 1, "time": 1, "user": 1, "mnt": 1, "pid": 1, "uts": 1, "ipc": 1},
+        },
+    }
     return {
         "keeper": {
             **{record: 2, record + "/ID": 1, record + "/ID/record": 1},
@@ -199,22 +215,18 @@ def expected_descriptors(state):
         # Its own root is empty: what it has of /dev was opened before. The pipes are the client's.
         "conduit": {"/null": 2, "[eventpoll]": 1, "socket": 2, "[timerfd]": 3, "pipe": 2},
         "lxcfs": {"/dev/null": 3, "/run/lxcfs.pid": 1, "mnt": 1, "/dev/fuse": 1, "controller": "some"},
-        "lxc": {
-            **{"/dev/null": 3, "/run/lxc.log": 1, "/sys/fs/cgroup": 1, "/dev/pts": 1, "socket": 1},
-            **{"[eventpoll]": 1, "[signalfd]": 1, "[pidfd]": 1},
-            **{"net": 1, "time": 1, "user": 1, "mnt": 1, "pid": 1, "uts": 1, "ipc": 1},
-        },
+        runner.holder: holders[runner.holder],
     }
 
 
 def assert_postures(runner, running):
     """Compares every helper of a sandbox with the tables."""
-    pids = {name: running.helper(name) for name in HELPERS}
+    pids = {name: running.helper(name) for name in helpers(runner)}
     slot = running.sandbox()["slot"]
-    assert {name: posture_of(pid) for name, pid in pids.items()} == expected_postures(slot)
+    assert {name: posture_of(pid) for name, pid in pids.items()} == expected_postures(runner, slot)
     kinds = {name: kinds_of(pid, *([2] if name in ("keeper", "conduit") else [])) for name, pid in pids.items()}
     kinds["lxcfs"] = lxcfs_at_rest(kinds["lxcfs"])
-    assert kinds == expected_descriptors(runner.state)
+    assert kinds == expected_descriptors(runner)
     for name in ("keeper", "conduit"):
         assert os.readlink(f"/proc/{pids[name]}/fd/2") == os.readlink(f"/proc/{running.pid}/fd/2")
 
@@ -361,7 +373,7 @@ def test_conduits_uid_is_nobody_elses(runner):
 def test_nobody_else_can_look_into_our_processes(runner):
     running = runner.start("--secret", "S=a-secret-word", "--", "sh", "-c", "echo up; sleep 1000")
     running.wait_output(b"up")
-    pids = [running.pid, *(running.helper(name) for name in HELPERS)]
+    pids = [running.pid, *(running.helper(name) for name in helpers(runner))]
     conduit_uid = os.stat(f"/proc/{running.helper('conduit')}").st_uid
     names = [f"/proc/{pid}/{name}" for pid in pids for name in ("environ", "maps", "mem", "fd/0", "root/", "cwd/")]
     for uid in (65534, conduit_uid):

@@ -238,6 +238,7 @@ class Proxy:
         self.requests = []
         self.todo = []
         self.failed = []
+        self.waiting = []
         self.lock = threading.Lock()
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(path))
@@ -259,7 +260,9 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
-            waiting = []  # what to do when the next answer comes
+            waiting = []  # what to do when the next answer comes, a list for each request
+            with self.lock:
+                self.waiting.append(waiting)
             for source, sink, look in ((client, server, self.ask), (server, client, self.answer)):
                 threading.Thread(target=self.pump, args=(source, sink, look, waiting), daemon=True).start()
 
@@ -272,15 +275,16 @@ class Proxy:
             self.requests.append((request, piece.partition(b"\r\n\r\n")[2]))
             due = [entry for entry in self.todo if entry[0].match(request)]
             self.todo = [entry for entry in self.todo if entry not in due]
+        waiting.append([action for _, action, after in due if after])
         for _, action, after in due:
-            if after:
-                waiting.append(action)
-            else:
+            if not after:
                 self.do(action)
 
     def answer(self, _, waiting):
-        while waiting:
-            self.do(waiting.pop())
+        if waiting:
+            for action in waiting[0]:
+                self.do(action)
+            waiting.pop(0)
 
     def do(self, action):
         try:
@@ -288,15 +292,20 @@ class Proxy:
         except Exception as error:  # noqa: BLE001: the thread ends here; whoever set it up is told
             self.failed.append(repr(error))
 
-    @staticmethod
-    def pump(source, sink, look, waiting):
+    def pump(self, source, sink, look, waiting):
         with contextlib.suppress(OSError):
             while piece := source.recv(1 << 16):
                 look(piece, waiting)
                 sink.sendall(piece)
-        for one in (source, sink):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            # A daemon still does what it was asked by a client that has gone.
+            sink.shutdown(socket.SHUT_WR if look == self.ask else socket.SHUT_RDWR)
+        if look == self.answer:
+            waiting.clear()
+
+    def is_idle(self):
+        """Whether the daemon has answered everything that it was asked, or is gone."""
+        return not any(self.waiting)
 
     def close(self):
         self.listener.close()

@@ -170,6 +170,23 @@ static void test_limits_are_in_force(void **)
 				    "c 5:1 rwm\nc 5:2 rwm\nc 136:* rwm\nc 10:229 rwm\nc 10:200 rwm");
 }
 
+/* Where root inside is root of the host, it has the devices that this one has. */
+static void test_all_devices(void **)
+{
+	struct err e = ERR_INIT;
+	struct cgroup_limits all = limits;
+	const struct cgroup_hierarchy *devices = with(CGROUP_DEVICES);
+	all.all_devices = true;
+	assert_int_equal(cgroup_make(&host, id, &e), 0);
+	assert_int_equal(cgroup_limit(&host, id, &all, &e), 0);
+	assert_string_equal(content(with(CGROUP_PIDS), "pids.max"), "20");
+	if (devices) {
+		char own[1024];
+		(void)snprintf(own, sizeof(own), "%s", content(devices, "devices.list"));
+		assert_string_equal(own, content(devices, "../devices.list"));
+	}
+}
+
 /* One that is there already may be another's: it is never taken over. */
 static void test_make_twice(void **)
 {
@@ -594,6 +611,7 @@ int main(void)
 		cmocka_unit_test(test_host),
 		cmocka_unit_test_setup_teardown(test_above_is_half_made, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_limits_are_in_force, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_all_devices, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_make_twice, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cpuset, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_delegation, setup, teardown),

@@ -376,7 +376,7 @@ static void test_program(void **)
 	assert_int_equal(mount_program(PLACE "/none", &e), -ENOENT);
 }
 
-/* A copy that is mounted nowhere, with what is mounted below, can be put in a place that the path cannot be seen from. */
+/* A copy that is mounted nowhere, with what is mounted below, can be put anywhere. */
 static void test_detached(void **)
 {
 	int before = fds_open();

@@ -84,7 +84,8 @@ static int start_docker(struct isolated *i, struct err *e)
 	scoped_fd int far = ends[1];
 	const char *const arguments[] = {"ermite-docker", "run", NULL};
 	const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
-	const int fds[] = {-1, -1, STDERR_FILENO, [DOCKER_CHANNEL_FD] = far};
+	/* What it has to say of a failure it says over the channel. */
+	const int fds[] = {-1, -1, -1, [DOCKER_CHANNEL_FD] = far};
 	const struct child_plan plan = {.path = path,
 					.arguments = arguments,
 					.environment = environment,

@@ -34,7 +34,7 @@ static int read_source(const char *directory, char ret[static SHA256_SIZE], stru
 	scoped_free char *path = NULL;
 	scoped_free char *text = malloc(IMAGE_JSON_MAX);
 	scoped_json json_t *description = NULL;
-	const char *sha256 = NULL;
+	const char *sha256 = "";
 	if (!text || asprintf(&path, "%s/image.json", directory) < 0)
 		return err_set(e, -ENOMEM, "out of memory");
 	ssize_t n = file_read_text(AT_FDCWD, path, text, IMAGE_JSON_MAX, e);
@@ -139,7 +139,7 @@ static ssize_t feed_bytes(void *data, char *p, size_t n, struct err *e)
 static int feed_line(void *data, const json_t *value, struct err *e)
 {
 	struct feed *f = data;
-	const char *status = NULL;
+	const char *status = "";
 	int r = answer_text_or_empty(value, "status", &status, e);
 	if (r == 0 && docker_image_id_valid(status))
 		f->answered = true;

@@ -9,12 +9,15 @@
 #include "isolation/container/engine_answer.h"
 #include "spec/docker.h"
 
-/* A line of the answer, whatever the value is. */
-static void say(const char *name, const char *value)
+/* How long a value of struct docker_facts may be. */
+#define FACT_MAX(field) (sizeof(((struct docker_facts *)NULL)->field) - 1)
+
+/* A line of the answer, whatever the value is: of at most so many bytes. */
+static void say(const char *name, const char *value, size_t max)
 {
 	scoped_buf struct buf line = BUF_INIT(4096);
-	buf_plain(&line, value, strnlen(value, 900));
-	(void)printf("%s %s\n", name, buf_text(&line));
+	buf_plain(&line, value, strnlen(value, max));
+	(void)printf("%s %.*s\n", name, (int)max, buf_text(&line));
 }
 
 /* Whether the daemon sees the same files under the same paths: it is to mount them. The peer of a socket is who listens
@@ -78,7 +81,7 @@ static int probe_info(struct engine *g, struct err *e)
 {
 	const struct engine_request q = {.method = "GET", .path = "/info", .ms = DOCKER_LOOK_MS};
 	scoped_json json_t *info = NULL;
-	const char *system = NULL, *version = NULL;
+	const char *system = "", *version = "";
 	json_t *options = NULL, *runtimes = NULL;
 	int r = engine_call(g, &q, &info, e);
 	if (r < 0)
@@ -92,12 +95,10 @@ static int probe_info(struct engine *g, struct err *e)
 		r = answer_need(info, "Runtimes", JSON_OBJECT, &runtimes, e);
 	if (r < 0)
 		return err_ctx(e, r, "the Docker daemon's answer to /info");
-	char short_version[sizeof(((struct docker_facts *)NULL)->version)];
-	(void)snprintf(short_version, sizeof(short_version), "%s", version);
-	say("version", short_version);
+	say("version", version, FACT_MAX(version));
 	bool sysbox = json_object_get(runtimes, "sysbox-runc") != NULL;
 	if (sysbox)
-		say("runtime", "sysbox-runc");
+		(void)puts("runtime sysbox-runc");
 	return check_settings(system, options, sysbox, e);
 }
 
@@ -105,7 +106,7 @@ static int probe_image(struct engine *g, const char *reference, struct err *e)
 {
 	scoped_json json_t *image = NULL;
 	json_t *config = NULL, *labels = NULL;
-	const char *id = NULL, *source = "";
+	const char *id = "", *source = "";
 	int r = docker_image_inspect(g, reference, &image, e);
 	if (r == -ENOENT)
 		return 0;
@@ -121,9 +122,9 @@ static int probe_image(struct engine *g, const char *reference, struct err *e)
 		r = err_set(e, -EPROTO, "the id is none");
 	if (r < 0)
 		return err_ctx(e, r, "the image %s", reference);
-	say("image", id);
+	say("image", id, FACT_MAX(image_id));
 	if (*source)
-		say("source", source);
+		say("source", source, FACT_MAX(image_source));
 	return 0;
 }
 
@@ -142,7 +143,7 @@ int docker_probe(char **arguments, struct err *e)
 	if (r == 0)
 		r = probe_image(g, arguments[1], &why);
 	if (r < 0)
-		say("trouble", why.msg);
+		say("trouble", why.msg, FACT_MAX(trouble));
 	engine_free(g);
 	return fflush(stdout) == 0 ? 0 : err_sys(e, "standard output");
 }

@@ -60,7 +60,7 @@ static void tell(struct pull *p)
 static int pull_line(void *data, const json_t *value, struct err *e)
 {
 	struct pull *p = data;
-	const char *status = NULL, *id = NULL;
+	const char *status = "", *id = "";
 	json_t *detail = NULL;
 	uint64_t done = 0, total = 0;
 	int r = answer_text_or_empty(value, "status", &status, e);

@@ -69,7 +69,7 @@ static int look(struct engine *g, const struct docker_plan *plan, struct err *e)
 {
 	scoped_json json_t *container = NULL;
 	json_t *state = NULL, *running = NULL, *status = NULL;
-	const char *why = NULL;
+	const char *why = "";
 	char path[64];
 	(void)snprintf(path, sizeof(path), "/containers/%s/json", plan->id);
 	const struct engine_request q = {.method = "GET", .path = path, .ms = DOCKER_LOOK_MS};

@@ -26,7 +26,7 @@ struct engine_limits {
 	size_t answer_bytes; /* of one answer, or of one line of a transfer's */
 };
 
-#define ENGINE_LIMITS ((struct engine_limits){5000, 10'000, 120, 4u << 20})
+#define ENGINE_LIMITS ((struct engine_limits){5000, 10'000, 300, 4u << 20})
 
 struct engine;
 
