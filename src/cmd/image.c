@@ -15,6 +15,7 @@
 #include "cmd/image.h"
 #include "cmd/image_info.h"
 #include "cmd/image_make.h"
+#include "isolation/container/provide.h"
 #include "spec/libexec.h"
 
 enum { LIST_MAX = 8192, SIZE_TEXT = 32 };
@@ -28,6 +29,7 @@ struct image_options {
 };
 
 static const char *const image_config[] = {"state-dir", "image", NULL};
+static const char *const make_config[] = {"state-dir", "image", "isolation", NULL};
 
 /* Names reach a command line and apt: nothing that either could take for something else. */
 static bool plain_word(const char *s, const char *also)
@@ -125,8 +127,22 @@ static void print_size(char text[static SIZE_TEXT], uint64_t bytes)
 			       (unsigned long long)(tenths % 10));
 }
 
+/* Docker's copy belongs to the image that is used unless another one is named. */
+static int feed(const struct config *config, const char *directory, const struct image_info *info,
+		struct err *e)
+{
+	char own[CONFIG_PATH_MAX];
+	int n = snprintf(own, sizeof(own), "%s/image", config->state_dir);
+	if (n < 0 || (size_t)n >= sizeof(own) || strcmp(own, directory) != 0)
+		return 0;
+	int r = provide_feed(config, info->sha256, e);
+	if (r > 0)
+		(void)printf("fed to Docker as " CONFIG_IMAGE_OCI "\n");
+	return r < 0 ? err_ctx(e, r, "the image is made, but Docker has not got it") : 0;
+}
+
 /* Makes the image, says what came of it and returns the exit status. */
-static int make_and_tell(const struct image_request *request, struct err *e)
+static int make_and_tell(const struct config *config, const struct image_request *request, struct err *e)
 {
 	struct image_info info = IMAGE_INFO_INIT;
 	char size[SIZE_TEXT];
@@ -143,7 +159,7 @@ static int make_and_tell(const struct image_request *request, struct err *e)
 	print_size(size, info.disk_size);
 	(void)printf("%s: %s, %llu packages, %s\n", request->directory,
 		     info.suite[0] ? info.suite : info.source, (unsigned long long)info.packages, size);
-	return 0;
+	return feed(config, request->directory, &info, e);
 }
 
 static int run_build(const struct config *config, void *data, char *const args[], size_t n_args,
@@ -174,7 +190,7 @@ static int run_build(const struct config *config, void *data, char *const args[]
 		.arguments = {suite, o->mirror ? o->mirror : "", buf_text(&packages), customize},
 		.verbose = o->verbose,
 	};
-	return make_and_tell(&request, e);
+	return make_and_tell(config, &request, e);
 }
 
 static int run_import(const struct config *config, void *data, char *const args[], size_t n_args,
@@ -196,7 +212,7 @@ static int run_import(const struct config *config, void *data, char *const args[
 		.no_network = true,
 		.verbose = o->verbose,
 	};
-	return make_and_tell(&request, e);
+	return make_and_tell(config, &request, e);
 }
 
 /* One row of the list. */
@@ -306,7 +322,7 @@ static const struct command build = {
 	.args = "",
 	.help = "Make the image from Debian's packages.",
 	.options = build_options,
-	.config = image_config,
+	.config = make_config,
 	.data_size = sizeof(struct image_options),
 	.run = run_build,
 	.done = options_done,
@@ -317,7 +333,7 @@ static const struct command import = {
 	.args = "FILE",
 	.help = "Make the image from the tar of a root file system, as docker export gives one.",
 	.options = import_options,
-	.config = image_config,
+	.config = make_config,
 	.min_args = 1,
 	.max_args = 1,
 	.data_size = sizeof(struct image_options),

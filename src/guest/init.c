@@ -76,7 +76,14 @@ static int build(struct init *i, struct err *e)
 	if (!i->in_container)
 		return 0;
 	int r = root_build(&i->mounts, e);
-	return r < 0 ? r : cgroups_mount(&i->unified, e);
+	if (r == 0)
+		r = cgroups_mount(&i->unified, e);
+	if (r < 0)
+		return r;
+	/* Docker's standard streams lead to its daemon. */
+	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+		(void)close(fd);
+	return self_open_streams(e);
 }
 
 /* Version 2 of control groups has BPF programs say which devices a group may use, and nested runtimes insist on theirs

@@ -53,11 +53,12 @@ def lock(runner):
 
 
 @pytest.fixture
-def daemon(runner, lock):
-    daemon = Daemon(runner, lock)
-    yield daemon
-    if daemon.process.returncode is None:
-        daemon.end(signal.SIGKILL)
+def watcher(runner, lock):
+    """A daemon that runs; `daemon` is Docker's."""
+    watcher = Daemon(runner, lock)
+    yield watcher
+    if watcher.process.returncode is None:
+        watcher.end(signal.SIGKILL)
 
 
 def second(runner, lock):
@@ -81,62 +82,62 @@ def kill_keeper(job):
     return sandbox["id"]
 
 
-def test_second_daemon(runner, lock, daemon):
-    command = " ".join(daemon.words)
-    sentence = f"ermite-runner: lock file {lock}: a daemon runs on this host: process {daemon.process.pid}, {command}\n"
+def test_second_daemon(runner, lock, watcher):
+    command = " ".join(watcher.words)
+    sentence = f"ermite-runner: lock file {lock}: a daemon runs on this host: process {watcher.process.pid}, {command}\n"
     for _ in range(2):
         assert second(runner, lock) == (1, sentence)
-    assert lock.read_text() == f"{daemon.process.pid} {command}\n"
+    assert lock.read_text() == f"{watcher.process.pid} {command}\n"
     assert lock.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_ended_in_order(runner, lock, daemon, number):
-    assert daemon.end(number) == 0
-    assert daemon.lines()[-1].endswith(f"the daemon ends: {number.name}")
+def test_ended_in_order(runner, lock, watcher, number):
+    assert watcher.end(number) == 0
+    assert watcher.lines()[-1].endswith(f"the daemon ends: {number.name}")
     assert lock.read_text() == ""
     assert Daemon(runner, lock).end() == 0
 
 
-def test_lock_of_a_killed_daemon_is_free(runner, lock, daemon):
-    assert daemon.end(signal.SIGKILL) == -signal.SIGKILL
+def test_lock_of_a_killed_daemon_is_free(runner, lock, watcher):
+    assert watcher.end(signal.SIGKILL) == -signal.SIGKILL
     assert lock.read_text() != ""  # which nobody believes
     other = Daemon(runner, lock)
     assert lock.read_text().split()[0] == str(other.process.pid)
     assert other.end() == 0
 
 
-def test_lock_is_not_handed_down(runner, lock, daemon):
+def test_lock_is_not_handed_down(runner, lock, watcher):
     """What the daemon starts while it reaps does not keep the lock when the daemon is killed."""
     job = start(runner)
     sandbox = kill_keeper(job)
-    wait_for(lambda: any(f"removed sandbox {sandbox}" in line for line in daemon.lines()), "the end of the sandbox")
-    daemon.end(signal.SIGKILL)
+    wait_for(lambda: any(f"removed sandbox {sandbox}" in line for line in watcher.lines()), "the end of the sandbox")
+    watcher.end(signal.SIGKILL)
     assert Daemon(runner, lock).end() == 0
 
 
-def test_leftover_goes_without_a_command(runner, daemon):
+def test_leftover_goes_without_a_command(runner, watcher):
     living = start(runner)
     sandbox = kill_keeper(start(runner))
     place = runner.state / "sandboxes" / sandbox
     wait_for(lambda: not place.exists(), "the end of the sandbox")
-    wait_for(lambda: daemon.lines()[-1].endswith(f"removed sandbox {sandbox}"), "the line about it")
+    wait_for(lambda: watcher.lines()[-1].endswith(f"removed sandbox {sandbox}"), "the line about it")
     assert [s["pid"] for s in runner.ps()] == [living.sandbox()["pid"]]
     living.signal(signal.SIGTERM)
     assert living.wait().reason == "cancelled"
-    assert daemon.end() == 0
-    assert len(daemon.lines()) == 3, daemon.lines()
+    assert watcher.end() == 0
+    assert len(watcher.lines()) == 3, watcher.lines()
 
 
 def test_leftover_goes_at_the_start(runner, lock):
     sandbox = kill_keeper(start(runner))
     half = runner.state / "templates" / "scratch-12345.ext4.new"
     half.write_bytes(b"half")
-    daemon = Daemon(runner, lock)
+    watcher = Daemon(runner, lock)
     wait_for(lambda: not half.exists(), "the end of a half made template")
-    assert daemon.end() == 0
+    assert watcher.end() == 0
     assert not (runner.state / "sandboxes" / sandbox).exists()
-    assert any(line.endswith(f"removed sandbox {sandbox}") for line in daemon.lines())
+    assert any(line.endswith(f"removed sandbox {sandbox}") for line in watcher.lines())
 
 
 def test_what_stays_is_told(runner, lock):
@@ -144,15 +145,15 @@ def test_what_stays_is_told(runner, lock):
     busy = runner.state / "sandboxes" / sandbox / "scratch.ext4"
     busy.unlink()
     busy.mkdir()
-    daemon = Daemon(runner, lock)
+    watcher = Daemon(runner, lock)
     sentence = f"sandbox {sandbox} stays: scratch: remove the scratch file: Is a directory"
-    wait_for(lambda: any(line.endswith(sentence) for line in daemon.lines()), "the line about it")
-    assert daemon.end() == 0
+    wait_for(lambda: any(line.endswith(sentence) for line in watcher.lines()), "the line about it")
+    assert watcher.end() == 0
     busy.rmdir()
     assert runner.call("reap", "--state-dir", runner.state).returncode == 0
 
 
-def test_commands_beside_it(runner, daemon):
+def test_commands_beside_it(runner, watcher):
     job = start(runner)
     assert [s["state"] for s in runner.ps()] == ["running"]
     assert runner.call("reap", "--state-dir", runner.state).returncode == 0
@@ -161,13 +162,13 @@ def test_commands_beside_it(runner, daemon):
     assert (outcome.status, outcome.stderr) == (0, b""), outcome
     job.signal(signal.SIGTERM)
     assert job.wait().reason == "cancelled"
-    assert daemon.end() == 0
-    assert len(daemon.lines()) == 2, daemon.lines()
+    assert watcher.end() == 0
+    assert len(watcher.lines()) == 2, watcher.lines()
 
 
-def test_idle_daemon_sleeps(daemon):
+def test_idle_daemon_sleeps(watcher):
     """It looks every ten seconds, and in between it does nothing."""
-    status = pathlib.Path(f"/proc/{daemon.process.pid}/status")
+    status = pathlib.Path(f"/proc/{watcher.process.pid}/status")
     wait_for(lambda: "State:\tS" in status.read_text(), "the end of the first look")
 
     def wakeups():

@@ -110,6 +110,19 @@ static int get_image(const struct config *c, const struct isolation_host *host, 
 	return r < 0 ? err_ctx(e, r, "image %s", c->image_oci) : 1;
 }
 
+int provide_feed(const struct config *c, const char *sha256, struct err *e)
+{
+	bool wanted = c->isolation == ISOLATION_CONTAINER;
+	struct isolation_host host = {0};
+	if (!is_fed(c))
+		return 0;
+	(void)snprintf(host.image_source, sizeof(host.image_source), "%s", sha256);
+	ask(c, &host);
+	if (host.docker.trouble[0])
+		return wanted ? err_set(e, -EIO, "%s", host.docker.trouble) : 0;
+	return wanted || host.docker.image_id[0] ? get_image(c, &host, e) : 0;
+}
+
 static int provide(struct isolation_host *host, struct sandbox_spec *spec, bool sysbox, struct err *e)
 {
 	const struct config *c = &spec->config;
