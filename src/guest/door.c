@@ -56,7 +56,7 @@ static int receive_answer(int fd, struct door_mounts *ret, struct err *e)
 	return 0;
 }
 
-int door_knock(struct door_mounts *ret, struct err *e)
+int door_knock(struct door_mounts *ret, int *ret_host, struct err *e)
 {
 	const struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = DOOR_SOCKET};
 	struct door_mounts mounts = DOOR_MOUNTS_INIT;
@@ -73,5 +73,6 @@ int door_knock(struct door_mounts *ret, struct err *e)
 		return r;
 	}
 	*ret = mounts;
+	*ret_host = fd_steal(&fd);
 	return 1;
 }

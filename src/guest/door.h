@@ -23,9 +23,10 @@ struct door_mounts {
 #define DOOR_MOUNTS_INIT ((struct door_mounts){.fds = {-1, -1, -1, -1, -1}})
 
 /* Connects to the socket of the host beside the executor's, waits for its answer, and gives this process a cgroup
- * namespace whose root is where the host has put it. Returns 1 and the mounts; 0 where there is no such socket and
- * nothing happened: that sandbox was born under its limits; or a negative errno. */
-[[nodiscard]] int door_knock(struct door_mounts *ret, struct err *e);
+ * namespace whose root is where the host has put it. Returns 1, the mounts, and the connection, the caller's, over
+ * which the host hears why nothing comes of it; 0 where there is no such socket and nothing happened: that sandbox was
+ * born under its limits; or a negative errno. */
+[[nodiscard]] int door_knock(struct door_mounts *ret, int *ret_host, struct err *e);
 
 /* Closes the descriptors; can be called twice. */
 void door_mounts_done(struct door_mounts *m);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@
 /* What the steps hand on to each other. */
 struct init {
 	struct door_mounts mounts;
-	bool knocked;
+	int host;          /* owned; hears why there is no executor; -1 where nobody let us in */
 	bool in_container; /* mounts came: Docker made this sandbox, and its root is ours to build */
 	bool unified;      /* known there: version 2 of control groups alone */
 	struct init_found found;
@@ -65,8 +66,7 @@ struct init_found init_find(int root)
 
 static int knock(struct init *i, struct err *e)
 {
-	int r = door_knock(&i->mounts, e);
-	i->knocked = r > 0;
+	int r = door_knock(&i->mounts, &i->host, e);
 	i->in_container = i->mounts.n > 0;
 	return r;
 }
@@ -90,7 +90,7 @@ static int build(struct init *i, struct err *e)
  * where root is the host's: under the filter, which refuses them, there would be no nested container. */
 static int load_filter(struct init *i, struct err *e)
 {
-	return i->knocked && !(i->unified && root_is_hosts()) ? filter_load(FILTER_PATH, e) : 0;
+	return i->host >= 0 && !(i->unified && root_is_hosts()) ? filter_load(FILTER_PATH, e) : 0;
 }
 
 static int find(struct init *i, struct err *e)
@@ -110,9 +110,10 @@ static int bind_notify(struct init *i, struct err *e)
 	return i->found.is_systemd || i->in_container ? ready_bind(&i->notify, e) : 0;
 }
 
-static _Noreturn void become_executor(const struct init *i)
+static _Noreturn void become_executor(struct init *i)
 {
 	struct err e = ERR_INIT;
+	fd_close(&i->host);
 	scoped_fd int stream = -1;
 	(void)setsid();
 	int r = exec_connect(&stream, &e);
@@ -176,7 +177,16 @@ int init_reap_until(int pid, struct err *e)
 
 static int stay(struct init *i, struct err *e)
 {
+	fd_close(&i->host);
 	return i->in_container ? supervise(i->executor, e) : init_reap_until(i->executor, e);
+}
+
+/* Nobody reads our standard error in a sandbox. */
+static int give_up(const struct init *i, int r, const struct err *e)
+{
+	if (i->host >= 0)
+		(void)send(i->host, e->msg, strlen(e->msg), MSG_NOSIGNAL | MSG_DONTWAIT);
+	return r;
 }
 
 int init_run(struct err *e)
@@ -194,13 +204,13 @@ int init_run(struct err *e)
 		{"become the init", become_init},
 		{"stay", stay},
 	};
-	struct init i = {.mounts = DOOR_MOUNTS_INIT, .notify = -1};
+	struct init i = {.mounts = DOOR_MOUNTS_INIT, .host = -1, .notify = -1};
 	if (close_range(3, ~0u, 0) < 0 || chdir("/") < 0)
 		return err_sys(e, "let go of descriptors and directory");
 	for (size_t n = 0; n < sizeof(steps) / sizeof(steps[0]); n++) {
 		int r = steps[n].run(&i, e);
 		if (r < 0)
-			return err_ctx(e, r, "%s", steps[n].name);
+			return give_up(&i, err_ctx(e, r, "%s", steps[n].name), e);
 	}
 	return 0;
 }

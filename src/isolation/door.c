@@ -15,7 +15,7 @@
 #include "base/scope.h"
 #include "sys/cgroup.h"
 
-enum { END_MS = 5000, FDS_MAX = 8 };
+enum { END_MS = 5000, FDS_MAX = 8, WORDS_MAX = 200 };
 
 int door_listen(const char *path, uid_t uid, int backlog, int *ret_fd, struct err *e)
 {
@@ -76,7 +76,7 @@ int door_bind(const struct sandbox *s, const struct door_visitor *v, int *ret_ne
 	return r;
 }
 
-int door_admit(struct door_visitor *v, const int *fds, size_t n, struct err *e)
+int door_admit(const struct door_visitor *v, const int *fds, size_t n, struct err *e)
 {
 	union {
 		struct cmsghdr head;
@@ -85,7 +85,6 @@ int door_admit(struct door_visitor *v, const int *fds, size_t n, struct err *e)
 	char byte = 'g';
 	struct iovec part = {.iov_base = &byte, .iov_len = 1};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-	scoped_fd int fd = fd_steal(&v->fd);
 	if (n > FDS_MAX)
 		return err_set(e, -E2BIG, "%zu descriptors at the door", n);
 	if (n > 0) {
@@ -96,9 +95,17 @@ int door_admit(struct door_visitor *v, const int *fds, size_t n, struct err *e)
 						.cmsg_type = SCM_RIGHTS};
 		memcpy(CMSG_DATA(&control.head), fds, sizeof(int) * n);
 	}
-	if (sendmsg(fd, &message, MSG_NOSIGNAL) != 1)
+	if (sendmsg(v->fd, &message, MSG_NOSIGNAL) != 1)
 		return err_sys(e, "let the first program inside go on");
 	return 0;
+}
+
+void door_last_words(const struct door_visitor *v, struct buf *reason)
+{
+	char text[WORDS_MAX];
+	ssize_t n = v->fd < 0 ? -1 : recv(v->fd, text, sizeof(text), MSG_DONTWAIT);
+	if (n > 0)
+		buf_plain(reason, text, (size_t)n);
 }
 
 void door_end(struct door_visitor *v)

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "resource/resource.h"
 
@@ -31,8 +32,12 @@ struct door_visitor {
 [[nodiscard]] int door_bind(const struct sandbox *s, const struct door_visitor *v, int *ret_netns,
 			    struct err *e);
 
-/* Answers it, with descriptors if there are any: it goes on. The connection is closed, whatever happens. */
-[[nodiscard]] int door_admit(struct door_visitor *v, const int *fds, size_t n, struct err *e);
+/* Answers it, with descriptors if there are any: it goes on. */
+[[nodiscard]] int door_admit(const struct door_visitor *v, const int *fds, size_t n, struct err *e);
+
+/* Appends why the visitor gave up on its way to the executor, if it did: a sentence of our own program, which is not
+ * trusted to be one. */
+void door_last_words(const struct door_visitor *v, struct buf *reason);
 
 /* Kills the visitor and with it everything inside, and waits for that; one that never came is fine. Closes both
  * descriptors. */

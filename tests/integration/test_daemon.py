@@ -84,7 +84,8 @@ def kill_keeper(job):
 
 def test_second_daemon(runner, lock, watcher):
     command = " ".join(watcher.words)
-    sentence = f"ermite-runner: lock file {lock}: a daemon runs on this host: process {watcher.process.pid}, {command}\n"
+    who = f"process {watcher.process.pid}, {command}"
+    sentence = f"ermite-runner: lock file {lock}: a daemon runs on this host: {who}\n"
     for _ in range(2):
         assert second(runner, lock) == (1, sentence)
     assert lock.read_text() == f"{watcher.process.pid} {command}\n"

@@ -162,11 +162,18 @@ def data_of(file):
     return bytes(found)
 
 
+def is_outside(process):
+    """Whether a process is none of a sandbox. Those in a container have ids of the host, but not its processes."""
+    is_ours = (process / "comm").read_text().startswith("ermite-")
+    is_beside = os.readlink(process / "ns/pid") == os.readlink("/proc/self/ns/pid")
+    return process.stat().st_uid < 900000 and (is_ours or is_beside)
+
+
 def host_files(folders):
     """Every file that tells something about processes outside sandboxes, and every regular file below the folders."""
     for process in pathlib.Path("/proc").iterdir():
         with contextlib.suppress(FileNotFoundError):  # ended meanwhile
-            if process.name.isdigit() and process.stat().st_uid < 900000:
+            if process.name.isdigit() and is_outside(process):
                 yield from (process / "cmdline", process / "environ")
     for folder in folders:
         yield from (path for path in pathlib.Path(folder).rglob("*") if path.is_file() and not path.is_symlink())

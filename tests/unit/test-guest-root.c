@@ -102,7 +102,9 @@ static void knock_for(size_t n, int want)
 		answer(door, n);
 		_exit(0);
 	}
-	CHECK(door_knock(&mounts, NULL) == want);
+	int connection = -1;
+	CHECK(door_knock(&mounts, &connection, NULL) == want && (connection >= 0) == (want == 1));
+	fd_close(&connection);
 	CHECK(waitpid(host, NULL, 0) == host);
 	CHECK(unlink(address.sun_path) == 0);
 	size_t got = want == 1 ? n : 0;
@@ -117,7 +119,8 @@ static void knock_for(size_t n, int want)
 static void knock(void)
 {
 	struct door_mounts mounts = DOOR_MOUNTS_INIT;
-	CHECK(door_knock(&mounts, NULL) == 0 && mounts.n == 0);
+	int connection = -1;
+	CHECK(door_knock(&mounts, &connection, NULL) == 0 && mounts.n == 0 && connection == -1);
 	knock_for(0, 1);
 	knock_for(1, -EPROTO);
 	knock_for(DOOR_LXCFS, -EPROTO);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,13 +32,14 @@
 #define DOOR_DIR    "door"
 #define DOOR_SOCKET "init.sock"
 
-enum { IDS = 65536, END_MS = 5000, MOUNTS_MAX = 5, READ_ONLY = MOUNT_ATTR_RDONLY };
+enum { IDS = 65536, END_MS = 5000, ANSWER_MS = 1000, MOUNTS_MAX = 5, READ_ONLY = MOUNT_ATTR_RDONLY };
 
 struct isolated {
 	struct sandbox *sandbox; /* borrowed from the keeper */
 	uid_t uid;               /* host id of root inside */
 	struct child docker;     /* ermite-docker */
 	int channel;             /* to it; while it is open, the keeper lives */
+	int gone;                /* epoll: readable when what stands for the container has ended */
 	bool ended;              /* ermite-docker was reaped */
 	struct child_end end;
 	struct child lxcfs;
@@ -168,6 +170,15 @@ static int send_plan(struct isolated *i, struct err *e)
 	return r < 0 ? err_ctx(e, r, "ermite-docker") : 0;
 }
 
+/* Before the knock ermite-docker stands for the container; from then on its first process does. */
+static int watch_end_of(struct isolated *i, int pidfd, struct err *e)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	if (epoll_ctl(i->gone, EPOLL_CTL_ADD, pidfd, &event) < 0)
+		return err_sys(e, "watch the container");
+	return 0;
+}
+
 static int prepare_steps(struct isolated *i, struct isolated_view *view, struct err *e)
 {
 	int r = private_run_guest(i->guest_dir, e);
@@ -188,13 +199,15 @@ static int prepare_steps(struct isolated *i, struct isolated_view *view, struct 
 		r = door_listen(RUN_EXEC_SOCKET, i->uid, 8, &i->listen_fd, e);
 	if (r == 0)
 		r = private_run_externals(i->sandbox->spec->config.externals, e);
+	if (r == 0)
+		r = watch_end_of(i, i->docker.pidfd, e);
 	if (r < 0)
 		return r;
 	*view = (struct isolated_view){
 		.listen_fd = fd_steal(&i->listen_fd),
 		.peer_uid = i->uid,
 		.door_fd = i->door_fd,
-		.gone_fd = i->docker.pidfd,
+		.gone_fd = i->gone,
 		.weaker_fd = i->lxcfs.pidfd,
 		.weaker = "lxcfs ended: free, uptime and /proc/meminfo inside no longer work",
 		.has_init = true};
@@ -221,6 +234,7 @@ static int end(struct isolated *i, bool keep_disk, struct err *e)
 	(void)umount2(RUN_LXCFS, MNT_DETACH | UMOUNT_NOFOLLOW);
 	disk_unmount(keep_disk);
 	(void)umount2(RUN_GUEST, MNT_DETACH | UMOUNT_NOFOLLOW);
+	fd_close(&i->gone);
 	fd_close(&i->door_dir);
 	fd_close(&i->door_fd);
 	fd_close(&i->listen_fd);
@@ -238,6 +252,7 @@ static int prepare(struct sandbox *s, struct isolated **ret, struct isolated_vie
 			       .uid = sysbox ? sysbox_root() : 0,
 			       .docker = CHILD_INIT,
 			       .channel = -1,
+			       .gone = epoll_create1(EPOLL_CLOEXEC),
 			       .lxcfs = CHILD_INIT,
 			       .door_dir = -1,
 			       .door_fd = -1,
@@ -309,14 +324,20 @@ static int admit(struct isolated *i, struct err *e)
 {
 	int fds[MOUNTS_MAX];
 	size_t n = 0;
-	const struct chan_message m = {.type = DOCKER_INIT, .n_fds = 1, .fds = {i->init.pidfd}};
-	int r = chan_send(i->channel, &m, e);
+	const struct chan_message m = {.type = DOCKER_KNOCKED};
+	int r = watch_end_of(i, i->init.pidfd, e);
+	(void)epoll_ctl(i->gone, EPOLL_CTL_DEL, i->docker.pidfd, NULL);
+	if (r == 0)
+		r = chan_send(i->channel, &m, e);
 	if (r == 0)
 		r = open_mounts(&i->sandbox->spec->config, fds, &n, e);
 	if (r == 0)
 		r = door_admit(&i->init, fds, n, e);
 	for (size_t k = 0; k < n; k++)
 		fd_close(&fds[k]);
+	/* Docker answers its start about now. Where it does not, ermite-docker is reaped in the end. */
+	if (r == 0)
+		i->ended = child_wait(&i->docker, ANSWER_MS, &i->end, NULL) == 0;
 	return r;
 }
 
@@ -344,12 +365,15 @@ static void why_gone(struct isolated *i, bool *ret_start_failed, struct buf *rea
 	*ret_start_failed = i->init.pidfd < 0;
 	if (read_failure(i, reason))
 		return;
-	if (i->ended && i->end.signal)
-		buf_fmt(reason, "ermite-docker was killed by signal %d", i->end.signal);
-	else if (*ret_start_failed)
-		buf_str(reason, "the container ended before its first program ran");
-	else
+	door_last_words(&i->init, reason);
+	if (reason->n > 0)
+		return;
+	if (!*ret_start_failed)
 		buf_str(reason, "the system inside ended: init exited, or it was powered off");
+	else if (i->ended && i->end.signal)
+		buf_fmt(reason, "ermite-docker was killed by signal %d", i->end.signal);
+	else
+		buf_str(reason, "the container ended before its first program ran");
 }
 
 static void disk(struct isolated *, struct isolated_disk *ret)

@@ -9,7 +9,7 @@
  *     ermite-docker import SOCKET NAME DIR   feeds DIR/base.ext4 to the daemon as image NAME; progress there, too
  *     ermite-docker remove SOCKET ID         removes every object of the sandbox ID; none is fine
  *     ermite-docker list SOCKET STORE        the ids of all sandboxes of a store that objects bear, one a line
- *     ermite-docker run                      one container, from its plan to its end (DOCKER_CHANNEL_FD)
+ *     ermite-docker run                      one container, from its plan to its knock (DOCKER_CHANNEL_FD)
  *
  * Each ends with 0, or with 1 and one sentence on standard error. Every request has a time limit: a daemon that does
  * not answer is an error, never a wait. When descriptor DOCKER_MOUNTS_FD is a mount namespace (the keeper's private
@@ -44,12 +44,12 @@ struct docker_plan {
 	bool full;             /* that is every capability this kernel has */
 };
 
-/* Messages between the keeper and `run`, over io/chan. The plan comes first; when the keeper has taken the knock, the
- * pidfd of the container's first process, whose end is then the end of `run`. What went wrong is told before the
+/* Messages between the keeper and `run`, over io/chan. The plan comes first, and then that the keeper has taken the
+ * knock: it holds the container's first process from there on, and `run` ends. What went wrong is told before the
  * end. */
 enum docker_message {
 	DOCKER_PLAN = 1, /* to it, with the memfd */
-	DOCKER_INIT,     /* to it, with the pidfd */
+	DOCKER_KNOCKED,  /* to it */
 	DOCKER_FAILED,   /* from it: the sentence */
 };
 

@@ -1,6 +1,5 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <malloc.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -92,9 +91,8 @@ static int look(struct engine *g, const struct docker_plan *plan, struct err *e)
 		       (long long)json_integer_value(status), *why ? ": " : "", buf_text(&plain));
 }
 
-/* Waits for the keeper to take the knock. Returns 0 and the pidfd of the first process inside, which is the caller's,
- * or an error, also when the container has ended. */
-static int await_knock(struct engine *g, const struct docker_plan *plan, int *ret_pidfd, struct err *e)
+/* Waits for the keeper to take the knock. An error, also when the container has ended. */
+static int await_knock(struct engine *g, const struct docker_plan *plan, struct err *e)
 {
 	struct pollfd channel = {.fd = DOCKER_CHANNEL_FD, .events = POLLIN};
 	int n;
@@ -109,15 +107,11 @@ static int await_knock(struct engine *g, const struct docker_plan *plan, int *re
 	int r = chan_receive(DOCKER_CHANNEL_FD, &m, e);
 	if (r <= 0)
 		return r < 0 ? r : err_set(e, -EPIPE, "the keeper is gone");
-	scoped_fd int pidfd = chan_take_fd(&m, 0);
 	chan_close_fds(&m);
-	if (m.type != DOCKER_INIT || pidfd < 0)
-		return err_set(e, -EPROTO, "the keeper sends no first process");
-	*ret_pidfd = fd_steal(&pidfd);
-	return 0;
+	return m.type == DOCKER_KNOCKED ? 0 : err_set(e, -EPROTO, "the keeper sends no knock");
 }
 
-static int launch(const struct docker_plan *plan, int *ret_pidfd, struct err *e)
+static int launch(const struct docker_plan *plan, struct err *e)
 {
 	scoped_engine struct engine *g = NULL;
 	int r = engine_new(plan->choice.socket, ENGINE_LIMITS, &g, e);
@@ -128,16 +122,7 @@ static int launch(const struct docker_plan *plan, int *ret_pidfd, struct err *e)
 	r = start(g, plan, e);
 	if (r < 0)
 		return err_ctx(e, r, "start the container");
-	return await_knock(g, plan, ret_pidfd, e);
-}
-
-/* Stays for as long as the container, or as the keeper: who holds our end of the channel then knows. */
-static int stay(int pidfd, struct err *e)
-{
-	struct pollfd ends[] = {{.fd = pidfd, .events = POLLIN}, {.fd = DOCKER_CHANNEL_FD, .events = POLLIN}};
-	if (poll(ends, 2, -1) < 0)
-		return err_sys(e, "wait for the end of the container");
-	return ends[0].revents ? 0 : err_set(e, -EPIPE, "the keeper is gone");
+	return await_knock(g, plan, e);
 }
 
 /* Tells the keeper why this ends. Messages of its own that nobody read, as that of a knock that came nevertheless,
@@ -156,15 +141,10 @@ static void tell_failure(const struct err *e)
 int docker_run(char **, struct err *e)
 {
 	struct docker_plan plan;
-	scoped_fd int pidfd = -1;
 	int r = receive_plan(&plan, e);
 	if (r == 0)
-		r = launch(&plan, &pidfd, e);
-	if (r == 0) {
-		/* A sandbox may live for days, and there is one of these for each. */
-		(void)malloc_trim(0);
-		return stay(pidfd, e);
-	}
-	tell_failure(e);
+		r = launch(&plan, e);
+	if (r < 0)
+		tell_failure(e);
 	return r;
 }

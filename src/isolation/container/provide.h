@@ -16,9 +16,10 @@ unsigned provide_missing_privileged(const struct config *c, struct isolation_hos
 [[nodiscard]] int provide_privileged(struct isolation_host *host, struct sandbox_spec *spec,
 				     struct buf *warnings, struct err *e);
 
-/* When <state>/image was made anew, and its base.ext4 has this SHA-256: feeds it to Docker in place of what was fed from
- * an older one, and also when Docker has none and the configuration names the isolation container. Without a daemon
- * there is nothing to do, unless containers are what is asked for. Returns 1 when it was fed, 0, or a negative errno. */
+/* When <state>/image was made anew, and its base.ext4 has this SHA-256: feeds it to Docker in place of what was fed
+ * from an older one, and also when Docker has none and the configuration names the isolation container. Without a
+ * daemon there is nothing to do, unless containers are what is asked for. Returns 1 when it was fed, 0, or a negative
+ * errno. */
 [[nodiscard]] int provide_feed(const struct config *c, const char *sha256, struct err *e);
 
 #endif

@@ -174,6 +174,9 @@ static void why_gone(struct isolated *i, bool *ret_start_failed, struct buf *rea
 	if (!c->ended)
 		c->ended = child_wait(&c->lxc, 1000, &c->end, NULL) == 0;
 	*ret_start_failed = i->init.pidfd < 0;
+	door_last_words(&i->init, reason);
+	if (reason->n > 0)
+		return;
 	bool ran = c->ended && c->end.status == LXC_ENDED;
 	if (c->ended && c->end.signal)
 		buf_fmt(reason, "ermite-lxc was killed by signal %d", c->end.signal);

@@ -70,7 +70,8 @@ int main(void)
 	if (mode.act && mode.act->stage == STAGE_INIT)
 		misbehave(&mode);
 	struct door_mounts mounts = DOOR_MOUNTS_INIT;
-	if (door_knock(&mounts, &e) < 0 || (mounts.n > 0 && root_build(&mounts, &e) < 0) ||
+	scoped_fd int host = -1;
+	if (door_knock(&mounts, &host, &e) < 0 || (mounts.n > 0 && root_build(&mounts, &e) < 0) ||
 	    filter_load(FILTER_PATH, &e) < 0)
 		guest_give_up();
 	pid_t executor = fork();
