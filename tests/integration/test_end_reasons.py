@@ -3,6 +3,7 @@
 import os
 import pathlib
 import signal
+import subprocess
 import time
 
 import pytest
@@ -430,3 +431,18 @@ def test_keeper_killed_at_other_times(runner, unchanged, states):
     assert runner.run("--", "true").status == 0
     assert runner.ps() == []
     assert not list(pathlib.Path("/sys/fs/cgroup").glob(f"*/ermite-runner/{sandbox['id']}"))
+
+
+@pytest.mark.only("system", why="in a container the init is ours")
+def test_init_that_cannot_be_executed(runner, tmp_path):
+    """What the guest program gives up at inside is told, though nobody reads its standard error."""
+    root = tmp_path / "root"
+    for name in ("sbin", "etc", "proc", "sys", "dev", "run", "tmp", "opt", "scratch", "var"):
+        (root / name).mkdir(parents=True)
+    (root / "sbin" / "init").write_bytes(b"\x7fELF, but no program\n")
+    (root / "sbin" / "init").chmod(0o755)
+    words = ["mkfs.ext4", "-q", "-F", "-d", str(root), str(tmp_path / "base.ext4"), "16M"]
+    subprocess.run(words, check=True)
+    outcome = runner.run("--image", tmp_path, "--", "true")
+    assert (outcome.status, outcome.reason) == (125, "start_failed"), outcome
+    assert "become the init: execute /sbin/init: Exec format error" in outcome.evidence
