@@ -34,7 +34,7 @@
 #include "base/scope.h"
 #include "guest/paths.h"
 
-enum { ATTACKER = 4001, LIMIT_S = 600, TREE_FILES = 20, TREE_EVERY = 64 };
+enum { ATTACKER = 4001, LIMIT_S = 600, TREE_FILES = 20, TREE_TAKES = 256 };
 
 /* Everything outside; a descriptor of one of these is an escape. */
 static const char *const outside[] = {"victim", "victim/f", "victim/d", "victim/d/f"};
@@ -188,13 +188,10 @@ static int named(const struct war *w, const char *path, int flags)
 }
 
 /* Makes a directory and a link that are exchanged from then on, and removes both. What the link leads to is looked at
- * afterwards. Only some turns are used: this takes longer than opening. */
-static int remove_tree(const struct war *w, const char *path, int)
+ * afterwards. */
+static int remove_tree(const struct war *w, const char *, int)
 {
-	static unsigned turn;
 	char name[16];
-	if (strcmp(path, wanted[0].path) != 0 || turn++ % TREE_EVERY != 0)
-		return -EAGAIN;
 	scoped_fd int tree = openat(w->base, "tree", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (mkdirat(tree, "dir", 0755) < 0)
 		give_up("make a directory in the tree");
@@ -232,18 +229,19 @@ static void forget_openat2(void)
 static const struct {
 	const char *name;
 	way_fn *open;
+	unsigned takes; /* as long as so many tries */
 	bool is_wrong;
 	bool without_openat2;
 } ways[] = {
-	{"look and open", look_and_open, true, false},
-	{"file_open_beneath", beneath, false, false},
-	{"file_open_beneath, making", make_beneath, false, false},
-	{"file_open_in_root", in_root, false, false},
-	{"paths_open_root", guest_in_root, false, false},
-	{"named_open", named, false, false},
-	{"file_remove_tree", remove_tree, false, false},
-	{"file_open_beneath, walking", beneath, false, true},
-	{"file_remove_tree, walking", remove_tree, false, true},
+	{"look and open", look_and_open, 1, true, false},
+	{"file_open_beneath", beneath, 1, false, false},
+	{"file_open_beneath, making", make_beneath, 1, false, false},
+	{"file_open_in_root", in_root, 1, false, false},
+	{"paths_open_root", guest_in_root, 1, false, false},
+	{"named_open", named, 1, false, false},
+	{"file_remove_tree", remove_tree, TREE_TAKES, false, false},
+	{"file_open_beneath, walking", beneath, 1, false, true},
+	{"file_remove_tree, walking", remove_tree, TREE_TAKES, false, true},
 };
 
 enum { N_WAYS = sizeof(ways) / sizeof(ways[0]) };
@@ -262,19 +260,19 @@ static bool is_outside(const struct war *w, int fd)
 }
 
 /* On a busy machine the attackers may not have run yet when all tries are made. */
-static bool is_over(const struct war *w, bool is_wrong, unsigned long opened, unsigned long refused,
+static bool is_over(const struct war *w, int way, unsigned long opened, unsigned long refused,
 		    unsigned long escaped)
 {
-	if (is_wrong)
+	if (ways[way].is_wrong)
 		return escaped > 0;
-	return opened + refused >= w->tries && opened > 0 && refused > 0;
+	return opened + refused >= w->tries / ways[way].takes && opened > 0 && refused > 0;
 }
 
 static void fight(const struct war *w, int way)
 {
 	unsigned long opened = 0, refused = 0, escaped = 0;
 	uint64_t end_ms = clock_boot_ms() + LIMIT_S * UINT64_C(1000);
-	while (!is_over(w, ways[way].is_wrong, opened, refused, escaped) && clock_boot_ms() < end_ms) {
+	while (!is_over(w, way, opened, refused, escaped) && clock_boot_ms() < end_ms) {
 		size_t i = (opened + refused) % N_WANTED;
 		scoped_fd int fd = ways[way].open(w, wanted[i].path, wanted[i].flags);
 		opened += fd >= 0;

@@ -53,8 +53,8 @@ ISOLATIONS = ("system", "container")
 # What a job's result calls them here: neither the daemon nor this host has sysbox.
 REPORTED = {"system": "system", "container": "container_privileged"}
 
-# The process of ours that holds the container.
-HOLDERS = {"system": "lxc", "container": "docker"}
+# The keeper's processes while a job runs.
+HELPERS = {"system": ("conduit", "lxcfs", "lxc"), "container": ("conduit", "lxcfs")}
 
 # What standard error says of every job in a privileged container, and no test has to expect: which one was chosen, and
 # what that means.
@@ -209,7 +209,7 @@ class Running:
         return wait_for(seen, f"state {states}", limit_s)
 
     def helper(self, name):
-        """The pid of a process of the sandbox: keeper, conduit, lxcfs, lxc, docker or init."""
+        """The pid of a process of the sandbox: keeper, conduit, lxcfs, lxc or init."""
         sandbox = self.wait_state("booting", "waiting", "ready", "running", "stopping", "over")
         if name == "keeper":
             return sandbox["pid"]
@@ -255,7 +255,7 @@ class Runner:
         self.isolation = isolation
         self.daemon = daemon
         self.reported = REPORTED[isolation]
-        self.holder = HOLDERS[isolation]
+        self.helpers = HELPERS[isolation]
         self.results = pathlib.Path(tempfile.mkdtemp(prefix="ermite-results-"))
         self.n_results = 0
         self.started = []

@@ -387,13 +387,19 @@ def test_client_killed(runner, unchanged):
     ("name", "reason", "evidence"),
     [
         ("conduit", "runner_failed", "ermite-conduit ended with status -1, signal 9"),
-        ("holder", "sandbox_died", "ermite-{} was killed by signal 9"),
         ("init", "sandbox_died", "the system inside ended: init exited, or it was powered off"),
     ],
 )
 def test_helper_killed(runner, unchanged, name, reason, evidence):
-    if name == "holder":
-        name, evidence = runner.holder, evidence.format(runner.holder)
+    assert_helper_killed(runner, name, reason, evidence)
+
+
+@pytest.mark.only("system", why="while a container runs, nothing but the keeper stands for it")
+def test_lxc_killed(runner, unchanged):
+    assert_helper_killed(runner, "lxc", "sandbox_died", "ermite-lxc was killed by signal 9")
+
+
+def assert_helper_killed(runner, name, reason, evidence):
     job, _ = start_and_kill(runner, name)
     outcome = job.wait()
     assert (outcome.status, outcome.reason, outcome.evidence) == (125, reason, evidence), outcome

@@ -69,7 +69,7 @@ KILLED = "the executor inside ended while the system went on: it was killed"
 FRAME_LATE = "a frame was begun and not complete after 30000 ms"
 
 MODES = [
-    Mode("init-leaves", "start_failed", "the system inside ended: init exited"),
+    Mode("init-leaves", "start_failed", "the system inside ended: init exited|the container ended with status 0"),
     Mode("init-keeps-still", "start_failed", "the executor did not connect within 30 s", after_s=30),
     Mode("never-connect", "start_failed", "the executor did not connect within 30 s", after_s=30),
     Mode("leave-unconnected", "start_failed", "the executor did not connect within 30 s", after_s=30),
