@@ -12,9 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
-import tarfile
 import time
-import urllib.parse
 
 import pytest
 
@@ -51,30 +49,9 @@ def capabilities_of_this_host():
 
 # --- places -----------------------------------------------------------------------------------------------------------
 
-PASSWD = """root:x:0:0:root:/root:/bin/sh
-runner:x:1000:1000::/home/runner:/bin/sh
-nobody:x:65534:65534::/:/bin/sh
-"""
-
-
 @pytest.fixture(scope="module")
 def tiny_tar(tmp_path_factory):
-    """The tar of a root with nothing but the busybox of the big image."""
-    root = tmp_path_factory.mktemp("root")
-    for name in ("bin", "dev", "etc", "home/runner/work", "opt", "proc", "root", "run", "sys", "tmp", "var/tmp"):
-        (root / name).mkdir(parents=True)
-    busybox = root / "bin" / "busybox"
-    dump = ["debugfs", "-R", f"dump /usr/bin/busybox {busybox}", IMAGE / "base.ext4"]
-    subprocess.run(dump, check=True, capture_output=True)
-    busybox.chmod(0o755)
-    for name in ("cat", "dd", "df", "echo", "env", "head", "id", "ls", "mount", "pwd", "sh", "sleep", "sort", "true"):
-        (root / "bin" / name).symlink_to("busybox")
-    (root / "etc" / "passwd").write_text(PASSWD)
-    (root / "etc" / "group").write_text("root:x:0:\nrunner:x:1000:\nnogroup:x:65534:\n")
-    archive = root.with_name(root.name + ".tar")
-    with tarfile.open(archive, "w") as tar:
-        tar.add(root, arcname=".")
-    return archive
+    return engine.tiny_tar(tmp_path_factory.mktemp("tiny"), IMAGE)
 
 
 @pytest.fixture(scope="module")
@@ -116,15 +93,6 @@ class Place:
 
     def reap(self):
         return self.runner.call("reap", "--state-dir", self.runner.state)
-
-    def import_image(self, tar, reference, *changes):
-        """Gives it an image that is made from a tar."""
-        name, _, tag = reference.partition(":")
-        query = urllib.parse.urlencode([("fromSrc", "-"), ("repo", name), ("tag", tag), *(("changes", c) for c in changes)])
-        headers = {"Content-Type": "application/x-tar"}
-        status, said = self.engine.ask("POST", f"/images/create?{query}", tar.read_bytes(), headers)
-        assert status == 200 and b"error" not in said, said
-        return self.engine.image_id(reference)
 
     def left(self):
         """What there is of sandboxes."""
@@ -196,12 +164,12 @@ def test_image_is_fed_when_it_is_missing_and_when_it_is_stale(place, tiny_tar):
         outcome = place.run("--", "echo", "ran")
         assert (outcome.status, outcome.stderr) == (0, b""), (what, outcome)
         assert place.engine.image_id(DEFAULT_IMAGE) == fed
-        stale = place.import_image(tiny_tar, DEFAULT_IMAGE, f"LABEL {LABEL}.image=0123456789")
+        stale = place.daemon.import_image(tiny_tar, DEFAULT_IMAGE, f"LABEL {LABEL}.image=0123456789")
         assert place.engine.image_id(DEFAULT_IMAGE) == stale != fed
 
 
 def test_image_by_reference_and_by_id(shared, tiny_tar):
-    identity = shared.import_image(tiny_tar, "team/other:1.2", "ENV A=b")
+    identity = shared.daemon.import_image(tiny_tar, "team/other:1.2", "ENV A=b")
     for image in ("team/other:1.2", identity, identity.removeprefix("sha256:"), identity[7:19]):
         outcome = shared.run("--image", image, "--", "echo", "ran")
         assert (outcome.status, outcome.stdout, outcome.stderr) == (0, b"ran\n", b""), (image, outcome)
@@ -232,7 +200,7 @@ CHANGES = (
 
 
 def test_what_an_image_asks_for_is_overridden(shared, tiny_tar):
-    shared.import_image(tiny_tar, "odd:1", *CHANGES)
+    shared.daemon.import_image(tiny_tar, "odd:1", *CHANGES)
     options = ("--image", "odd:1", "--stdin")
     script = "echo up; id -u; pwd; env | sort; read x; echo more >/data/file; ls /"
     job = shared.start(*options, "--", "sh", "-c", script)
@@ -340,7 +308,7 @@ def test_container_is_as_planned(shared):
 
 
 def test_container_of_an_odd_image_is_as_planned(shared, tiny_tar):
-    shared.import_image(tiny_tar, "odd:2", *CHANGES)
+    shared.daemon.import_image(tiny_tar, "odd:2", *CHANGES)
     job = shared.start("--image", "odd:2", "--stdin", "--", "sh", "-c", "echo up; read x")
     job.wait_output(b"up\n")
     assert_as_planned(shared, job, volumes=("/data", "/home/runner/work"))

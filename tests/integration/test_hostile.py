@@ -306,7 +306,7 @@ def run_mode(runner, watch, rooms, mode, result_file):
     del watch.runs[process.pid]
     process.stdout.close()
     seen.seconds = time.monotonic() - began
-    seen.stderr = (room.directory / "stderr").read_bytes()
+    seen.stderr = runner.without_warning((room.directory / "stderr").read_bytes())
     seen.result = read_result(result_file)
     seen.strays = room.strays()
     rooms.put(room)

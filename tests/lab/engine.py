@@ -16,8 +16,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import tarfile
 import threading
 import time
+import urllib.parse
 
 START_S = 60
 ANSWER_S = 60
@@ -185,6 +187,15 @@ class Daemon:
         self.process.terminate()
         self.process.wait(START_S)
 
+    def import_image(self, tar, reference, *changes):
+        """Gives it an image that is made from a tar. Returns the id."""
+        name, _, tag = reference.partition(":")
+        query = [("fromSrc", "-"), ("repo", name), ("tag", tag), *(("changes", change) for change in changes)]
+        target = f"/images/create?{urllib.parse.urlencode(query)}"
+        status, said = self.engine.ask("POST", target, tar.read_bytes(), {"Content-Type": "application/x-tar"})
+        assert status == 200 and b"error" not in said, said
+        return self.engine.image_id(reference)
+
     def traces(self):
         """What containers could leave behind in it: its objects, and the directories that it makes for them."""
         folders = ("data/containers", "data/overlay2", "data/volumes", "data/image/overlay2/layerdb/mounts")
@@ -220,6 +231,33 @@ class Daemon:
         for place in reversed(places):
             if any(pathlib.Path(place).is_relative_to(top) for top in (self.directory, self.run)):
                 subprocess.run(["umount", "--lazy", place], check=False)
+
+
+PASSWD = """root:x:0:0:root:/root:/bin/sh
+runner:x:1000:1000::/home/runner:/bin/sh
+nobody:x:65534:65534::/:/bin/sh
+"""
+
+
+def tiny_tar(directory, image):
+    """Makes the tar of a root with nothing but the busybox of the big image, and users."""
+    root = directory / "root"
+    for name in ("bin", "dev", "etc", "home/runner/work", "opt", "proc", "root", "run", "sys", "tmp", "var/tmp"):
+        (root / name).mkdir(parents=True)
+    os.chown(root / "home/runner", 1000, 1000)
+    os.chown(root / "home/runner/work", 1000, 1000)
+    busybox = root / "bin" / "busybox"
+    dump = ["debugfs", "-R", f"dump /usr/bin/busybox {busybox}", f"{image}/base.ext4"]
+    subprocess.run(dump, check=True, capture_output=True)
+    busybox.chmod(0o755)
+    for name in ("cat", "dd", "df", "echo", "env", "head", "id", "ls", "mount", "pwd", "sh", "sleep", "sort", "true"):
+        (root / "bin" / name).symlink_to("busybox")
+    (root / "etc" / "passwd").write_text(PASSWD)
+    (root / "etc" / "group").write_text("root:x:0:\nrunner:x:1000:\nnogroup:x:65534:\n")
+    archive = directory / "root.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(root, arcname=".")
+    return archive
 
 
 class Proxy:
