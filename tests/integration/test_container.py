@@ -1,7 +1,7 @@
 """The container isolation and its daemon: what is made and from which image, who else has containers there, and what
 happens when the daemon fails.
 
-Most tests have a daemon of their own and an image of nothing but busybox, so that they can do with both as they like."""
+Most tests have a daemon of their own and an image of nothing but busybox: they can do with both as they like."""
 
 import concurrent.futures
 import dataclasses
@@ -34,9 +34,9 @@ LAST_CAPABILITY = pathlib.Path("/proc/sys/kernel/cap_last_cap")
 CAPABILITIES = [
     f"CAP_{name}"
     for name in """CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE
-    NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT
-    SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP
-    MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE""".split()
+    NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE
+    SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL
+    SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE""".split()
 ]
 
 
@@ -48,6 +48,7 @@ def capabilities_of_this_host():
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
+
 
 @pytest.fixture(scope="module")
 def tiny_tar(tmp_path_factory):
@@ -155,6 +156,7 @@ def test_image_that_was_fed_with_the_first_job(runner, daemon):
     assert daemon.engine.image_id(DEFAULT_IMAGE) == image["Id"]
 
 
+@pytest.mark.sanitized
 def test_image_is_fed_when_it_is_missing_and_when_it_is_stale(place, tiny_tar):
     for what in ("missing", "stale"):
         outcome = place.run("--", "echo", "ran")
@@ -168,6 +170,7 @@ def test_image_is_fed_when_it_is_missing_and_when_it_is_stale(place, tiny_tar):
         assert place.engine.image_id(DEFAULT_IMAGE) == stale != fed
 
 
+@pytest.mark.sanitized
 def test_image_by_reference_and_by_id(shared, tiny_tar):
     identity = shared.daemon.import_image(tiny_tar, "team/other:1.2", "ENV A=b")
     for image in ("team/other:1.2", identity, identity.removeprefix("sha256:"), identity[7:19]):
@@ -199,6 +202,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.sanitized
 def test_what_an_image_asks_for_is_overridden(shared, tiny_tar):
     shared.daemon.import_image(tiny_tar, "odd:1", *CHANGES)
     options = ("--image", "odd:1", "--stdin")
@@ -287,7 +291,8 @@ def assert_as_planned(place, job, job_id="", volumes=()):
     for some in (found, host_config):  # a set
         some["CapAdd"] = some["CapAdd"] and sorted(some["CapAdd"])
     assert found == host_config
-    mounts = [(m["Type"], m.get("Source", ""), m["Target"], m.get("ReadOnly", False)) for m in seen["HostConfig"]["Mounts"]]
+    mounts = seen["HostConfig"]["Mounts"]
+    mounts = [(m["Type"], m.get("Source", ""), m["Target"], m.get("ReadOnly", False)) for m in mounts]
     assert sorted(mounts) == sorted([
         ("bind", str(BUILD / "src" / "main" / "guest"), "/opt/ermite", True),
         ("bind", f"{store}/sandboxes/{identity}/door", "/run/ermite", True),
@@ -299,6 +304,7 @@ def assert_as_planned(place, job, job_id="", volumes=()):
     assert seen["State"]["Status"] == "running"
 
 
+@pytest.mark.sanitized
 def test_container_is_as_planned(shared):
     job = shared.start("--job-id", "build \x1b[31m é 7", "--stdin", "--", "sh", "-c", "echo up; read x")
     job.wait_output(b"up\n")
@@ -400,6 +406,7 @@ def created(place):
     return [json.loads(body) for request, body in place.proxy.requests if "/containers/create" in request]
 
 
+@pytest.mark.sanitized
 def test_sysbox_is_taken_where_the_daemon_has_it(sysbox):
     outcome = sysbox.run("--", "id", "-u")
     assert (outcome.status, outcome.stdout) == (0, b"0\n"), outcome
@@ -467,6 +474,7 @@ def names_of(place):
     return sorted(container["Names"][0].removeprefix("/") for container in place.engine.containers())
 
 
+@pytest.mark.sanitized
 def test_containers_without_a_record(shared):
     """Those with our labels go with the next reap; another store's, and those of other people, are left alone."""
     make_container(shared, "er01234567", job="er01234567", store=shared.runner.state)
@@ -520,6 +528,7 @@ def test_daemon_that_cannot_be_used(shared, address, words):
     assert all(word in outcome.stderr for word in words), outcome
 
 
+@pytest.mark.sanitized
 def test_daemon_that_has_gone(place):
     place.daemon.kill()
     outcome = place.run("--", "echo", "ran", env={**os.environ, "DOCKER_HOST": place.daemon.address})

@@ -260,6 +260,14 @@ def tiny_tar(directory, image):
     return archive
 
 
+class Waiting:
+    """A connection's requests without an answer yet: for each what is to be done when it comes."""
+
+    def __init__(self):
+        self.due = []
+        self.over = False  # no answer comes any more
+
+
 class Proxy:
     """Stands at a socket of its own in front of a daemon, notes every request, and does something at one of them.
 
@@ -298,7 +306,7 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
-            waiting = []  # what to do when the next answer comes, a list for each request
+            waiting = Waiting()
             with self.lock:
                 self.waiting.append(waiting)
             for source, sink, look in ((client, server, self.ask), (server, client, self.answer)):
@@ -313,16 +321,17 @@ class Proxy:
             self.requests.append((request, piece.partition(b"\r\n\r\n")[2]))
             due = [entry for entry in self.todo if entry[0].match(request)]
             self.todo = [entry for entry in self.todo if entry not in due]
-        waiting.append([action for _, action, after in due if after])
+            if not waiting.over:
+                waiting.due.append([action for _, action, after in due if after])
         for _, action, after in due:
             if not after:
                 self.do(action)
 
     def answer(self, _, waiting):
-        if waiting:
-            for action in waiting[0]:
+        if waiting.due:
+            for action in waiting.due[0]:
                 self.do(action)
-            waiting.pop(0)
+            waiting.due.pop(0)
 
     def do(self, action):
         try:
@@ -339,11 +348,13 @@ class Proxy:
             # A daemon still does what it was asked by a client that has gone.
             sink.shutdown(socket.SHUT_WR if look == self.ask else socket.SHUT_RDWR)
         if look == self.answer:
-            waiting.clear()
+            with self.lock:
+                waiting.over = True
+                waiting.due.clear()
 
     def is_idle(self):
         """Whether the daemon has answered everything that it was asked, or is gone."""
-        return not any(self.waiting)
+        return not any(waiting.due for waiting in self.waiting)
 
     def close(self):
         self.listener.close()
