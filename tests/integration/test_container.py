@@ -158,10 +158,12 @@ def test_image_that_was_fed_with_the_first_job(runner, daemon):
 
 @pytest.mark.sanitized
 def test_image_is_fed_when_it_is_missing_and_when_it_is_stale(place, tiny_tar):
+    stale = "none"
     for what in ("missing", "stale"):
         outcome = place.run("--", "echo", "ran")
         assert (outcome.status, outcome.stdout) == (0, b"ran\n"), (what, outcome)
         assert DEFAULT_IMAGE.encode() in outcome.stderr, "what takes long is said"
+        assert place.engine.image_id(stale) is None, "the one that was fed before is removed"
         fed = place.engine.image_id(DEFAULT_IMAGE)
         outcome = place.run("--", "echo", "ran")
         assert (outcome.status, outcome.stderr) == (0, b""), (what, outcome)

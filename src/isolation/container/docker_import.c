@@ -17,14 +17,14 @@
 
 #define TAR_PROGRAM "/usr/bin/tar"
 
-enum { IMAGE_JSON_MAX = 8 << 20, SHA256_SIZE = 65, TAR_END_MS = 30'000 };
+enum { IMAGE_JSON_MAX = 8 << 20, SHA256_SIZE = 65, TAR_END_MS = 30'000, REMOVE_MS = 30'000 };
 
 /* An image on its way from the file system to the daemon. */
 struct feed {
 	struct child tar;
 	int reader; /* what tar writes */
 	uint64_t done, total;
-	bool answered; /* the daemon told the id of the image */
+	char id[DOCKER_IMAGE_ID_SIZE]; /* of the image, once the daemon has told it */
 	struct docker_progress progress;
 };
 
@@ -142,7 +142,7 @@ static int feed_line(void *data, const json_t *value, struct err *e)
 	const char *status = "";
 	int r = answer_text_or_empty(value, "status", &status, e);
 	if (r == 0 && docker_image_id_valid(status))
-		f->answered = true;
+		memcpy(f->id, status, sizeof(f->id));
 	return r;
 }
 
@@ -167,9 +167,34 @@ static int transfer(struct engine *g, const char *path, struct feed *f, struct e
 	const struct engine_transfer t = {.path = path, .feed = feed_bytes, .line = feed_line, .data = f};
 	int r = engine_transfer(g, &t, e);
 	docker_progress_end(&f->progress);
-	if (r == 0 && !f->answered)
+	if (r == 0 && !f->id[0])
 		r = err_set(e, -EPROTO, "the Docker daemon does not tell the id of the image");
 	return r;
+}
+
+/* The image that bears the name now, if it was fed: its id, or an empty one. Not to know it is no failure. */
+static void find_earlier(struct engine *g, const char *reference, char ret[static DOCKER_IMAGE_ID_SIZE])
+{
+	scoped_json json_t *image = NULL;
+	json_t *config = NULL, *labels = NULL;
+	const char *source = "", *id = "";
+	ret[0] = '\0';
+	if (docker_image_inspect(g, reference, &image, NULL) == 0 &&
+	    answer_need(image, "Config", JSON_OBJECT, &config, NULL) == 0 &&
+	    answer_need(config, "Labels", JSON_OBJECT, &labels, NULL) == 0 &&
+	    answer_text(labels, DOCKER_LABEL_IMAGE, &source, NULL) == 0 &&
+	    answer_text(image, "Id", &id, NULL) == 0 && docker_image_id_valid(id))
+		memcpy(ret, id, DOCKER_IMAGE_ID_SIZE);
+}
+
+/* Without its name it would take its gigabytes for nothing. Docker keeps it while a container uses it, or another name
+ * leads to it. */
+static void remove_earlier(struct engine *g, const char *id)
+{
+	char path[DOCKER_IMAGE_ID_SIZE + 16];
+	(void)snprintf(path, sizeof(path), "/images/%s", id);
+	const struct engine_request q = {.method = "DELETE", .path = path, .ms = REMOVE_MS};
+	(void)!engine_call(g, &q, NULL, NULL);
 }
 
 static int import(const char *socket, const char *reference, const char *directory, struct err *e)
@@ -178,6 +203,7 @@ static int import(const char *socket, const char *reference, const char *directo
 	scoped_buf struct buf path = BUF_INIT(ENGINE_PATH_MAX);
 	scoped_buf struct buf what = BUF_INIT(1024);
 	char sha256[SHA256_SIZE];
+	char earlier[DOCKER_IMAGE_ID_SIZE] = "";
 	struct feed f = {.tar = CHILD_INIT, .reader = -1};
 	int r = read_source(directory, sha256, e);
 	if (r == 0)
@@ -191,9 +217,12 @@ static int import(const char *socket, const char *reference, const char *directo
 		r = start_tar(directory, &f, e);
 	if (r == 0) {
 		buf_fmt(&what, "feeding the image %s to Docker", reference);
+		find_earlier(g, reference, earlier);
 		docker_progress_begin(&f.progress, buf_text(&what));
 		r = transfer(g, buf_text(&path), &f, e);
 	}
+	if (r == 0 && earlier[0] && strcmp(earlier, f.id) != 0)
+		remove_earlier(g, earlier);
 	fd_close(&f.reader);
 	child_kill(&f.tar);
 	return r;

@@ -32,7 +32,7 @@
 /* list SOCKET STORE. */
 [[nodiscard]] int docker_list(char **arguments, struct err *e);
 
-/* run. Returns when the container has ended; the keeper's end is -EPIPE. */
+/* run. Returns when the keeper has taken the knock; the keeper's end is -EPIPE. */
 [[nodiscard]] int docker_run(char **arguments, struct err *e);
 
 /* True for exactly "sha256:" and 64 lower-case hex digits. */
