@@ -389,10 +389,14 @@ def has_keys_of_sandboxes():
 
 
 def has_processes_of_sandboxes():
-    """Zombies among them, where a keeper was killed: those are for the host's init to reap."""
+    """Zombies among them, where a keeper was killed: those are for the host's init to reap; and what Docker has beside
+    each container."""
     for file in pathlib.Path("/proc").glob("[0-9]*/status"):
         with contextlib.suppress(OSError):
             status = file.read_text()
+            is_shim = status.startswith("Name:\tcontainerd-shim\n")
+            if is_shim and b"docker-under-test" in file.with_name("cmdline").read_bytes():
+                return True
             helper = re.search(r"^Name:\t(ermite-|lxcfs|containerd-shim|runc)", status) and "\nState:\tZ" in status
             if helper or any(int(uid) in UIDS for uid in re.findall(r"^Uid:\t(\d+)", status, re.MULTILINE)):
                 return True
