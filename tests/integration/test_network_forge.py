@@ -51,7 +51,8 @@ def direct(lab, repositories):  # noqa: F811
 
 
 @pytest.fixture(params=["relayed", "direct"])
-def guest(request):
+def guest(lab, request):  # noqa: F811
+    del lab
     return request.getfixturevalue(request.param)
 
 
