@@ -180,7 +180,7 @@ static int prepare(struct exchange *x, const char *method, struct err *e)
 }
 
 /* Why nobody could be reached: found by the number of the system's own error. */
-static int unreachable(const struct engine *g, struct err *e)
+static int no_connection(const struct engine *g, struct err *e)
 {
 	long number = 0;
 	(void)curl_easy_getinfo(g->curl, CURLINFO_OS_ERRNO, &number);
@@ -206,7 +206,7 @@ static int transport_error(struct exchange *x, CURLcode code, struct err *e)
 	if (x->why.code < 0)
 		return err_set(e, x->why.code, "%s", x->why.msg);
 	if (code == CURLE_COULDNT_CONNECT)
-		return unreachable(x->g, e);
+		return no_connection(x->g, e);
 	if (code == CURLE_OPERATION_TIMEDOUT)
 		return err_set(e, -ETIMEDOUT, "the Docker daemon at %s does not answer (%s)", x->g->socket,
 			       x->what);
