@@ -12,7 +12,7 @@
 
 #include "base/scope.h"
 
-enum { LINKS_MAX = 40 };
+enum { LINKS_MAX = 40, PROC_ROOT_INODE = 1 };
 
 struct walk {
 	int at;              /* the directory that was reached; owned */
@@ -60,6 +60,14 @@ static int take_target(struct walk *w, int link)
 	return w->at < 0 ? -errno : 0;
 }
 
+/* "self" and the other links right below /proc are the kernel's own, though in a user namespace they seem to belong to
+ * nobody. */
+static bool is_kernels(const struct walk *w, const struct statfs *fs)
+{
+	struct stat st;
+	return fs->f_type == PROC_SUPER_MAGIC && fstat(w->at, &st) == 0 && st.st_ino == PROC_ROOT_INODE;
+}
+
 /* What could not be opened without following may be a link. Returns 0, *ret_fd then being -1 when its target is to be
  * gone now, a descriptor where the kernel had to follow it; or a negative errno, code if it is no link. */
 static int follow(struct walk *w, const char *name, int flags, int code, int *ret_fd)
@@ -73,7 +81,7 @@ static int follow(struct walk *w, const char *name, int flags, int code, int *re
 		return code;
 	if (++w->n_links > LINKS_MAX)
 		return -ELOOP;
-	if (st.st_uid != 0 && st.st_uid != geteuid()) {
+	if (st.st_uid != 0 && st.st_uid != geteuid() && !is_kernels(w, &fs)) {
 		if (w->owner != 0 && w->owner != st.st_uid)
 			return -EPERM;
 		w->owner = st.st_uid;
