@@ -533,6 +533,20 @@ int file_need_memory(unsigned mib, struct err *e)
 		       mib, (unsigned long long)(allowed >> 20));
 }
 
+int file_path(int fd, char *path, size_t size, struct err *e)
+{
+	char link[32];
+	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, size);
+	if (n < 0)
+		return err_sys(e, "find the path of an open file");
+	if ((size_t)n == size)
+		return err_set(e, -ENAMETOOLONG, "the path of an open file has more than %zu bytes",
+			       size - 1);
+	path[n] = '\0';
+	return 0;
+}
+
 int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e)
 {
 	scoped_fd int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);

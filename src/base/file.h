@@ -78,6 +78,10 @@
  * Returns 0 or -ENOMEM. */
 [[nodiscard]] int file_need_memory(unsigned mib, struct err *e);
 
+/* Writes the path of an open file into path, as the kernel knows it now. Returns 0, -ENAMETOOLONG when it has no room
+ * in size bytes, or another negative errno. */
+[[nodiscard]] int file_path(int fd, char *path, size_t size, struct err *e);
+
 /* Makes an anonymous sealed file holding n bytes, positioned at 0; the way to hand bytes to another process.
  * Returns 0 and a descriptor that the caller owns, or a negative errno. */
 [[nodiscard]] int file_memfd(const char *name, const void *p, size_t n, int *ret_fd, struct err *e);

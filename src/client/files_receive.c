@@ -249,17 +249,11 @@ void files_receiver_free(struct files_receiver *r)
 /* The path of a directory as the kernel knows it. */
 static int full_path(const char *path, char full[static PATH_MAX], struct err *e)
 {
-	char link[32];
 	scoped_fd int fd = -1;
 	int r = named_open(path, O_PATH | O_DIRECTORY, &fd, e);
-	if (r < 0)
-		return err_ctx(e, r, "%s", path);
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, full, PATH_MAX - 1);
-	if (n < 0)
-		return err_sys(e, "%s", path);
-	full[n] = '\0';
-	return 0;
+	if (r == 0)
+		r = file_path(fd, full, PATH_MAX, e);
+	return r < 0 ? err_ctx(e, r, "%s", path) : 0;
 }
 
 /* Cuts path into the directory and the last component, which are put into the two. A path that ends in no name ("." and

@@ -132,8 +132,8 @@ static int feed(const struct config *config, const char *directory, const struct
 		struct err *e)
 {
 	char own[CONFIG_PATH_MAX];
-	int n = snprintf(own, sizeof(own), "%s/image", config->state_dir);
-	if (n < 0 || (size_t)n >= sizeof(own) || strcmp(own, directory) != 0)
+	config_default_image_dir(config, own);
+	if (strcmp(own, directory) != 0)
 		return 0;
 	int r = provide_feed(config, info->sha256, e);
 	if (r > 0)

@@ -206,11 +206,9 @@ static void warn_lines(const struct buf *lines)
 /* What an image of Docker's may be fed from. */
 static void find_image_source(const struct config *c, struct isolation_host *host)
 {
-	char directory[CONFIG_PATH_MAX + sizeof("/image")];
+	char directory[CONFIG_PATH_MAX];
 	struct image_info info = IMAGE_INFO_INIT;
-	if (c->isolation != ISOLATION_CONTAINER && c->isolation != ISOLATION_AUTO)
-		return;
-	(void)snprintf(directory, sizeof(directory), "%s/image", c->state_dir);
+	config_default_image_dir(c, directory);
 	if (image_info_load(directory, &info, NULL) == 0)
 		memcpy(host->image_source, info.sha256, sizeof(host->image_source));
 }
@@ -222,14 +220,15 @@ static int choose_isolation(struct sandbox_spec *spec, struct err *e)
 	scoped_buf struct buf warnings = BUF_INIT(TEXT_BYTES);
 	const struct isolation_ops *ops = NULL;
 	struct isolation_host host = {0};
-	find_image_source(&spec->config, &host);
 	int r = isolation_select(&spec->config, &host, &ops, &notes, e);
 	if (r < 0)
 		return r;
 	log_lines(&notes);
 	spec->config.isolation = ops->kind;
-	if (ops->provide)
+	if (ops->provide) {
+		find_image_source(&spec->config, &host);
 		r = ops->provide(&host, spec, &warnings, e);
+	}
 	warn_lines(&warnings);
 	return r;
 }

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/scope.h"
 #include "guest/cgroups.h"
 #include "guest/door.h"
@@ -35,10 +36,8 @@ struct init {
 /* The name of an open file's last component, after links. */
 static void file_name(int fd, char name[static INIT_PATH_MAX])
 {
-	char link[64];
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, name, INIT_PATH_MAX - 1);
-	name[n < 0 ? 0 : n] = '\0';
+	if (file_path(fd, name, INIT_PATH_MAX, NULL) < 0)
+		name[0] = '\0';
 	const char *slash = strrchr(name, '/');
 	if (slash)
 		memmove(name, slash + 1, strlen(slash));

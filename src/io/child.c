@@ -38,6 +38,8 @@ struct birth {
  * the address sanitizer, whose marks would stay behind. */
 #define in_child static __attribute__((no_sanitize("address")))
 
+const char *const child_environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
+
 /* In a child signals are blocked here, and the parent's handlers must never run in it. The system call itself,
  * because sigaction() refuses the two signals that glibc keeps for itself, and whatever posix_spawn() started, make
  * for one, hands them down ignored. */
@@ -266,11 +268,10 @@ void child_reap_orphans(uint64_t ms)
 
 int child_run(const char *path, const char *const *arguments, int log, struct err *e)
 {
-	static const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
 	struct child_plan plan = {
 		.path = path,
 		.arguments = arguments,
-		.environment = environment,
+		.environment = child_environment,
 		.fds = (const int[]){-1, log, log},
 		.n_fds = 3,
 		.die_with_parent = true,

@@ -35,12 +35,15 @@ struct child_plan {
 	bool new_session;               /* setsid() */
 };
 
+/* For programs that need nothing but to find others: PATH and LC_ALL=C. */
+extern const char *const child_environment[];
+
 /* Sets every signal of this process back to its default, the two that the C library keeps for itself included, and
  * blocks none: what is about to become another program must not hand down what it was handed. */
 void child_reset_signals(void);
 
-/* Sets the error of a fork() or clone() that has just failed: when there may be no more processes it says which limits
- * to look at. Returns -errno. */
+/* Sets the error of a fork() or clone() that has just failed: when there may be no more processes it says which
+ * limits to look at. Returns -errno. */
 [[nodiscard]] int child_refused(struct err *e);
 
 /* Starts a child. Returns 0; a negative errno, also when the program could not be executed (the errno of execve).
@@ -69,9 +72,8 @@ void child_kill(struct child *c);
 /* Reaps children that nobody waits for, adopted ones, for at most ms: call it when no child of one's own is left. */
 void child_reap_orphans(uint64_t ms);
 
-/* Runs a program to its end with standard output and error going to fd log (borrowed; -1: /dev/null), an environment
- * of PATH and LC_ALL=C, and our end as its end.
- * Returns its exit status, 128 + signal, or a negative errno. */
+/* Runs a program to its end with standard output and error going to fd log (borrowed; -1: /dev/null), child_environment
+ * for an environment, and our end as its end. Returns its exit status, 128 + signal, or a negative errno. */
 [[nodiscard]] int child_run(const char *path, const char *const *arguments, int log, struct err *e);
 
 #endif

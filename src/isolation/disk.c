@@ -13,6 +13,7 @@
 #include "base/scope.h"
 #include "isolation/layout.h"
 #include "isolation/private_run.h"
+#include "sys/cgroup.h"
 #include "sys/loopdev.h"
 #include "sys/mounts.h"
 
@@ -99,9 +100,20 @@ static int write_network(const struct sandbox_network *network, const char *imag
 	return r < 0 ? r : write_docker_mtu(image, network->mtu, e);
 }
 
-int disk_mount(const struct sandbox *s, const char *image, dev_t *ret_disk, struct err *e)
+static int limit_rates(const struct sandbox *s, dev_t disk, struct err *e)
 {
-	int r = mount_scratch(s, ret_disk, e);
+	const struct config *c = &s->spec->config;
+	struct cgroup_host host;
+	int r = cgroup_host_read(&host, e);
+	return r < 0 ? r : cgroup_limit_disk(&host, s->id, disk, c->job_disk_bandwidth, c->job_disk_iops, e);
+}
+
+int disk_mount(const struct sandbox *s, const char *image, struct err *e)
+{
+	dev_t disk = 0;
+	int r = mount_scratch(s, &disk, e);
+	if (r == 0)
+		r = limit_rates(s, disk, e);
 	for (size_t i = 0; r == 0 && i < sizeof(scratch_dirs) / sizeof(scratch_dirs[0]); i++)
 		r = private_run_dir(scratch_dirs[i].path, scratch_dirs[i].mode, e);
 	if (r == 0)

@@ -11,9 +11,9 @@
 #include "isolation/isolation.h"
 #include "resource/resource.h"
 
-/* Mounts it and puts there its directories and what the system inside has to know of its name and its network. image:
- * where the image is mounted, NULL when it is not. *ret_disk is the block device. */
-[[nodiscard]] int disk_mount(const struct sandbox *s, const char *image, dev_t *ret_disk, struct err *e);
+/* Mounts it, limits its rates, and puts there its directories and what the system inside has to know of its name and
+ * its network. image: where the image is mounted, NULL when it is not. */
+[[nodiscard]] int disk_mount(const struct sandbox *s, const char *image, struct err *e);
 
 /* What is used and free of it; all zero when it is not mounted. */
 void disk_usage(struct isolated_disk *ret);

@@ -20,8 +20,8 @@
 #include "resource/resource.h"
 #include "spec/config.h"
 
-/* What is found out about this host once and asked for by several isolations. All zero at first, but for what the
- * caller knows of <state>/image. */
+/* What is found out about this host once and asked for by several isolations. All zero at first; before
+ * provide() the caller adds what it knows of <state>/image. */
 struct isolation_host {
 	char image_source[65]; /* SHA-256 of its base.ext4, from its image.json; empty: there is none */
 	bool docker_asked;

@@ -56,7 +56,6 @@ static int fail(const struct docker_call *call, const struct child_end *end, int
 
 int docker_call(const struct docker_call *call, struct err *e)
 {
-	static const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
 	char path[CONFIG_PATH_MAX];
 	struct child child = CHILD_INIT;
 	struct child_end end;
@@ -70,7 +69,7 @@ int docker_call(const struct docker_call *call, struct err *e)
 	const int fds[] = {-1, out, call->progress ? STDERR_FILENO : reason, call->mounts};
 	const struct child_plan plan = {.path = path,
 					.arguments = call->arguments,
-					.environment = environment,
+					.environment = child_environment,
 					.fds = fds,
 					.n_fds = 4,
 					.die_with_parent = true};
@@ -92,15 +91,14 @@ int docker_call(const struct docker_call *call, struct err *e)
 int docker_store(int store_fd, char ret[static CONFIG_PATH_MAX], struct err *e)
 {
 	static const char below[] = "/sandboxes";
-	char link[32];
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", store_fd);
-	ssize_t n = readlink(link, ret, CONFIG_PATH_MAX);
 	size_t cut = strlen(below);
-	if (n < 0)
-		return err_sys(e, "find the path of the state directory");
-	if (n == CONFIG_PATH_MAX || (size_t)n <= cut || memcmp(ret + (size_t)n - cut, below, cut) != 0)
+	int r = file_path(store_fd, ret, CONFIG_PATH_MAX, e);
+	if (r < 0)
+		return err_ctx(e, r, "the store of sandboxes");
+	size_t n = strlen(ret);
+	if (n <= cut || strcmp(ret + n - cut, below) != 0)
 		return err_set(e, -EINVAL, "the store of sandboxes has a path of another form");
-	ret[(size_t)n - cut] = '\0';
+	ret[n - cut] = '\0';
 	return 0;
 }
 

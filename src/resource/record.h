@@ -40,8 +40,7 @@ struct record_info {
 	char state[RECORD_NAME_MAX]; /* the keeper's last state, "creating" … */
 	char left[RECORD_LEFT_MAX];  /* why it could not be taken down when that was last tried, or empty */
 	enum isolation isolation;
-	char docker
-		[DOCKER_SOCKET_SIZE]; /* socket of the daemon that runs the container; empty: there is none */
+	char docker[DOCKER_SOCKET_SIZE]; /* the daemon whose container it is; empty: none */
 	uint32_t slot;
 	uint64_t created_s; /* wall clock */
 	struct record_process keeper;

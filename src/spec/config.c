@@ -422,17 +422,21 @@ int config_check(const struct config *c, struct err *e)
 	return 0;
 }
 
-void config_image_dir(const struct config *c, char path[static CONFIG_PATH_MAX])
+void config_default_image_dir(const struct config *c, char path[static CONFIG_PATH_MAX])
 {
 	static const char image[] = "/image";
-	if (c->image_dir[0]) {
-		memcpy(path, c->image_dir, CONFIG_PATH_MAX);
-		return;
-	}
 	/* config_check() keeps the state directory far shorter than this. */
 	size_t n = strnlen(c->state_dir, CONFIG_PATH_MAX - sizeof(image));
 	memcpy(path, c->state_dir, n);
 	memcpy(path + n, image, sizeof(image));
+}
+
+void config_image_dir(const struct config *c, char path[static CONFIG_PATH_MAX])
+{
+	if (c->image_dir[0])
+		memcpy(path, c->image_dir, CONFIG_PATH_MAX);
+	else
+		config_default_image_dir(c, path);
 }
 
 const char *isolation_name(enum isolation i)

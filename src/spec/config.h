@@ -97,10 +97,10 @@ void config_defaults(struct config *c);
  * failure. */
 [[nodiscard]] int config_set(struct config *c, const char *name, const char *value, struct err *e);
 
-/* Reads text in the form of an environment file: NAME=value lines, blank lines and comments behind # or ;, a value in
- * single or double quotes and backslashes as systemd reads them, except that nothing goes on in the next line. file is
- * for messages. An unknown name, and any other line, is an error with its line number. Returns 0 or a negative errno;
- * c is unchanged on failure. */
+/* Reads text in the form of an environment file: NAME=value lines, blank lines and comments behind # or ;, a value
+ * in single or double quotes and backslashes as systemd reads them, except that nothing goes on in the next line.
+ * file is for messages. An unknown name, and any other line, is an error with its line number. Returns 0 or a
+ * negative errno; c is unchanged on failure. */
 [[nodiscard]] int config_read_text(struct config *c, const char *file, const char *text, size_t n,
 				   struct err *e);
 
@@ -111,6 +111,9 @@ void config_defaults(struct config *c);
 /* Checks what depends on more than one item: uid range against capacity, network against capacity, length of the
  * socket paths below the state directory. Returns 0 or -EINVAL with a sentence. */
 [[nodiscard]] int config_check(const struct config *c, struct err *e);
+
+/* Writes <state>/image into path: the image directory unless another one is named, and what Docker is fed from. */
+void config_default_image_dir(const struct config *c, char path[static CONFIG_PATH_MAX]);
 
 /* Writes the image directory in force into path. */
 void config_image_dir(const struct config *c, char path[static CONFIG_PATH_MAX]);

@@ -22,10 +22,8 @@
 /* What the client found out; plain data in struct sandbox_spec. All zero in the other isolations. */
 struct docker_choice {
 	char socket[DOCKER_SOCKET_SIZE];
-	char image
-		[DOCKER_IMAGE_ID_SIZE]; /* the id, so that a name that is given to another one meanwhile does not
-					   * matter */
-	bool sysbox;                    /* runtime sysbox-runc, unprivileged; else privileged */
+	char image[DOCKER_IMAGE_ID_SIZE]; /* the id: a name can be given to another one meanwhile */
+	bool sysbox;                      /* runtime sysbox-runc, unprivileged; else privileged */
 };
 
 /* Where the daemon's socket is by the value of DOCKER_HOST (NULL or empty: the default). Returns 0, or -EINVAL with a

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* A slot's ids for a system sandbox, and the width of each block of helper ids below them. */
-enum { SANDBOX_IDS = 65536, HELPER_BLOCK = SLOTS_MAX };
+/* The width of each block of helper ids below those of system sandboxes. */
+enum { HELPER_BLOCK = SLOTS_MAX };
 
 int id_make(char id[static ID_SIZE], struct err *e)
 {
@@ -54,7 +54,7 @@ void slots_release(struct slots *s, uint32_t slot)
 
 uint32_t slot_uid_first(uint32_t uid_base, uint32_t slot)
 {
-	return uid_base + SANDBOX_IDS * (slot + 1);
+	return uid_base + SLOT_IDS * (slot + 1);
 }
 
 uint32_t slot_uid_vm(uint32_t uid_base, uint32_t slot)

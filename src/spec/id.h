@@ -13,6 +13,7 @@
 #include "base/err.h"
 
 #define ID_SIZE   11 /* bytes of an id with its end */
+#define SLOT_IDS  65536
 #define SLOTS_MAX 1024
 
 /* Fills id from the kernel's random source. Returns 0 or a negative errno. */
@@ -37,7 +38,7 @@ void slots_mark(struct slots *s, uint32_t slot);
 /* Frees a slot; freeing twice, or one that was never taken, does nothing. */
 void slots_release(struct slots *s, uint32_t slot);
 
-/* First host id of the 65536 ids of a system sandbox. */
+/* First of the SLOT_IDS host ids of a system sandbox. */
 uint32_t slot_uid_first(uint32_t uid_base, uint32_t slot);
 
 /* Host uid and gid of a slot's helpers. They lie in the first 65536 ids of the range, which no sandbox maps: the

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/named.h"
 #include "base/scope.h"
+#include "sys/loopdev.h"
 
 /* From fs/ext4/ext4.h; not in the exported headers of Debian 12. */
 #define EXT4_IOC_SHUTDOWN           _IOR('X', 125, uint32_t)
@@ -146,6 +147,17 @@ int mount_open_unnamed(const char *directory, const char *name, int flags, int *
 		return err_ctx(e, r, "%s", directory);
 	*ret_fd = fd_steal(&file);
 	return 0;
+}
+
+int mount_image_base(const char *directory, const char *target, struct err *e)
+{
+	char device[LOOPDEV_PATH_MAX];
+	scoped_fd int image = -1;
+	scoped_fd int loop = -1;
+	int r = mount_open_unnamed(directory, "base.ext4", O_RDONLY, &image, e);
+	if (r == 0)
+		r = loopdev_share(image, &loop, device, e);
+	return r < 0 ? r : mount_ext4(device, target, true, e);
 }
 
 int mount_detached(const char *path, uint64_t attributes, int *ret_fd, struct err *e)

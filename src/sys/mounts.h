@@ -46,6 +46,10 @@
 [[nodiscard]] int mount_open_unnamed(const char *directory, const char *name, int flags, int *ret_fd,
 				     struct err *e);
 
+/* Mounts directory/base.ext4, the file system of an image, read-only at target: through one loop device, and so as
+ * one superblock, for all who mount it. Returns 0 or a negative errno. */
+[[nodiscard]] int mount_image_base(const char *directory, const char *target, struct err *e);
+
 /* Makes a copy of the mount that path is in, with path as its root and everything mounted below, attached nowhere:
  * for a process of another mount namespace, to put where it likes. attributes: MOUNT_ATTR_* that it has from then
  * on; 0 for those that it had. Returns 0 and a descriptor that the caller owns, or a negative errno. */

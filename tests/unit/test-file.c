@@ -740,9 +740,22 @@ static void test_memfd(void **)
 
 #define ROW(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
+static void test_path_of_a_descriptor(void **)
+{
+	struct err e = ERR_INIT;
+	char path[64];
+	scoped_fd int fd = open("/proc/../dev/null", O_PATH | O_CLOEXEC);
+	assert_int_equal(file_path(fd, path, sizeof(path), &e), 0);
+	assert_string_equal(path, "/dev/null");
+	assert_int_equal(file_path(fd, path, sizeof("/dev/null"), &e), 0);
+	assert_int_equal(file_path(fd, path, sizeof("/dev/null") - 1, &e), -ENAMETOOLONG);
+	assert_int_equal(file_path(-1, path, sizeof(path), &e), -ENOENT);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_path_of_a_descriptor),
 		ROW(test_open_beneath),
 		ROW(test_open_beneath_without_openat2),
 		ROW(test_open_in_root),

@@ -51,6 +51,11 @@ static const char *const names[] = {
 	NAME(CAP_CHECKPOINT_RESTORE),
 };
 
+const char *capability_name(unsigned number)
+{
+	return number < sizeof(names) / sizeof(names[0]) ? names[number] : NULL;
+}
+
 int capabilities_read(uint64_t *ret_have, uint64_t *ret_all, struct err *e)
 {
 	uint64_t have = 0;
@@ -76,8 +81,9 @@ void capabilities_names(uint64_t set, struct buf *out)
 	for (unsigned i = 0; i < BITS; i++) {
 		if (!(set >> i & 1))
 			continue;
-		if (i < sizeof(names) / sizeof(names[0]))
-			buf_fmt(out, "%s%s", separator, names[i]);
+		const char *name = capability_name(i);
+		if (name)
+			buf_fmt(out, "%s%s", separator, name);
 		else
 			buf_fmt(out, "%s%u", separator, i);
 		separator = ", ";

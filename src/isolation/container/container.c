@@ -25,14 +25,13 @@
 #include "isolation/private_run.h"
 #include "resource/docker.h"
 #include "spec/libexec.h"
-#include "sys/cgroup.h"
 #include "sys/mounts.h"
 #include "sys/userns.h"
 
 #define DOOR_DIR    "door"
 #define DOOR_SOCKET "init.sock"
 
-enum { IDS = 65536, END_MS = 5000, ANSWER_MS = 1000, MOUNTS_MAX = 5, READ_ONLY = MOUNT_ATTR_RDONLY };
+enum { END_MS = 5000, ANSWER_MS = 1000, MOUNTS_MAX = 5, READ_ONLY = MOUNT_ATTR_RDONLY };
 
 struct isolated {
 	struct sandbox *sandbox; /* borrowed from the keeper */
@@ -66,7 +65,7 @@ static uid_t sysbox_root(void)
 		if (strncmp(line, name, strlen(name)) != 0)
 			continue;
 		number[strcspn(number, ":\n")] = '\0';
-		if (num_parse(number, 1, UINT32_MAX - IDS, &first) == 0)
+		if (num_parse(number, 1, UINT32_MAX - SLOT_IDS, &first) == 0)
 			return (uid_t)first;
 	}
 	return 0;
@@ -85,12 +84,11 @@ static int start_docker(struct isolated *i, struct err *e)
 	i->channel = ends[0];
 	scoped_fd int far = ends[1];
 	const char *const arguments[] = {"ermite-docker", "run", NULL};
-	const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
 	/* What it has to say of a failure it says over the channel. */
 	const int fds[] = {-1, -1, -1, [DOCKER_CHANNEL_FD] = far};
 	const struct child_plan plan = {.path = path,
 					.arguments = arguments,
-					.environment = environment,
+					.environment = child_environment,
 					.fds = fds,
 					.n_fds = 4,
 					.die_with_parent = true,
@@ -121,17 +119,6 @@ static int make_door(struct isolated *i, struct err *e)
 	return r;
 }
 
-static int find_door(const struct isolated *i, char path[static CONFIG_PATH_MAX], struct err *e)
-{
-	char link[32];
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", i->door_dir);
-	ssize_t n = readlink(link, path, CONFIG_PATH_MAX);
-	if (n < 0 || n == CONFIG_PATH_MAX)
-		return err_sys(e, "find the path of the door");
-	path[n] = '\0';
-	return 0;
-}
-
 static int fill_plan(const struct isolated *i, struct docker_plan *p, struct err *e)
 {
 	const struct sandbox_spec *spec = i->sandbox->spec;
@@ -147,7 +134,7 @@ static int fill_plan(const struct isolated *i, struct docker_plan *p, struct err
 	memcpy(p->guest_dir, i->guest_dir, sizeof(p->guest_dir));
 	int r = docker_store(i->sandbox->store_fd, p->store, e);
 	if (r == 0)
-		r = find_door(i, p->door_dir, e);
+		r = file_path(i->door_dir, p->door_dir, sizeof(p->door_dir), e);
 	if (r == 0)
 		r = capabilities_read(&p->capabilities, &all, e);
 	p->full = p->capabilities == all;
@@ -271,22 +258,15 @@ static int prepare(struct sandbox *s, struct isolated **ret, struct isolated_vie
 
 /* --- booting ------------------------------------------------------------------------------------------------- */
 
+/* As it is, root inside being the host's; with Sysbox its ids are mapped. */
 static int mount_disk(struct isolated *i, struct err *e)
 {
-	const struct config *c = &i->sandbox->spec->config;
-	struct cgroup_host host;
-	dev_t disk = 0;
 	scoped_fd int ids = -1;
-	int r = disk_mount(i->sandbox, NULL, &disk, e);
-	if (r == 0 && i->uid != 0)
-		r = userns_make(i->uid, IDS, &ids, e);
-	if (r == 0 && i->uid != 0)
-		r = mount_idmap(RUN_SCRATCH, ids, e);
-	if (r == 0)
-		r = cgroup_host_read(&host, e);
-	return r < 0 ? r
-		     : cgroup_limit_disk(&host, i->sandbox->id, disk, c->job_disk_bandwidth, c->job_disk_iops,
-					 e);
+	int r = disk_mount(i->sandbox, NULL, e);
+	if (r < 0 || i->uid == 0)
+		return r;
+	r = userns_make(i->uid, SLOT_IDS, &ids, e);
+	return r < 0 ? r : mount_idmap(RUN_SCRATCH, ids, e);
 }
 
 static int boot(struct isolated *i, struct err *e)

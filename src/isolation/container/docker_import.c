@@ -12,7 +12,6 @@
 #include "isolation/container/docker_progress.h"
 #include "isolation/container/engine_answer.h"
 #include "spec/docker.h"
-#include "sys/loopdev.h"
 #include "sys/mounts.h"
 
 #define TAR_PROGRAM "/usr/bin/tar"
@@ -53,19 +52,12 @@ static int read_source(const char *directory, char ret[static SHA256_SIZE], stru
 }
 
 /* Mounts the image over its own directory, in a mount namespace that ends with this process. */
-static int mount_image(const char *directory, uint64_t *ret_bytes, struct err *e)
+static int mount_source(const char *directory, uint64_t *ret_bytes, struct err *e)
 {
-	char device[LOOPDEV_PATH_MAX];
-	scoped_fd int image = -1;
-	scoped_fd int loop = -1;
 	struct statvfs fs;
 	int r = mount_own_namespace(e);
 	if (r == 0)
-		r = mount_open_unnamed(directory, "base.ext4", O_RDONLY, &image, e);
-	if (r == 0)
-		r = loopdev_share(image, &loop, device, e);
-	if (r == 0)
-		r = mount_ext4(device, directory, true, e);
+		r = mount_image_base(directory, directory, e);
 	if (r == 0 && statvfs(directory, &fs) < 0)
 		r = err_sys(e, "look at the size of %s", directory);
 	if (r == 0)
@@ -88,7 +80,6 @@ static int start_tar(const char *directory, struct feed *f, struct err *e)
 					 directory,
 					 ".",
 					 NULL};
-	const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
 	int ends[2];
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return err_sys(e, "make a pipe");
@@ -98,7 +89,7 @@ static int start_tar(const char *directory, struct feed *f, struct err *e)
 	const struct child_plan plan = {
 		.path = TAR_PROGRAM,
 		.arguments = arguments,
-		.environment = environment,
+		.environment = child_environment,
 		.fds = fds,
 		.n_fds = 3,
 		.die_with_parent = true,
@@ -149,17 +140,10 @@ static int feed_line(void *data, const json_t *value, struct err *e)
 /* The request: name, tag and, as an instruction of a recipe, our label. */
 static int feed_path(const char *reference, const char *sha256, struct buf *path, struct err *e)
 {
-	const char *colon = strrchr(reference, ':');
-	bool tagged = colon && !strchr(colon, '/');
-	scoped_free char *name = strndup(reference, tagged ? (size_t)(colon - reference) : strlen(reference));
-	if (!name)
-		return err_set(e, -ENOMEM, "out of memory");
 	buf_str(path, "/images/create?fromSrc=-&repo=");
-	engine_escape(path, name);
-	buf_str(path, "&tag=");
-	engine_escape(path, tagged ? colon + 1 : "latest");
+	int r = docker_reference_add(reference, path, e);
 	buf_fmt(path, "&changes=LABEL%%20" DOCKER_LABEL_IMAGE "%%3D%s", sha256);
-	return buf_check(path) < 0 ? err_set(e, -ENAMETOOLONG, "%s", reference) : 0;
+	return r < 0 ? r : buf_check(path) < 0 ? err_set(e, -ENAMETOOLONG, "%s", reference) : 0;
 }
 
 static int transfer(struct engine *g, const char *path, struct feed *f, struct err *e)
@@ -212,7 +196,7 @@ static int import(const char *socket, const char *reference, const char *directo
 	if (r == 0)
 		r = engine_new(socket, ENGINE_LIMITS, &g, e);
 	if (r == 0)
-		r = mount_image(directory, &f.total, e);
+		r = mount_source(directory, &f.total, e);
 	if (r == 0)
 		r = start_tar(directory, &f, e);
 	if (r == 0) {

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <string.h>
 
 #include "isolation/container/docker_parts.h"
@@ -20,4 +21,21 @@ bool docker_reference_valid(const char *reference)
 	return n > 0 && n < REFERENCE_MAX && strspn(reference, allowed) == n && *reference != '/' &&
 	       *reference != '-' && !strstr(reference, "..") && !strstr(reference, "//") &&
 	       reference[n - 1] != '/';
+}
+
+int docker_reference_add(const char *reference, struct buf *path, struct err *e)
+{
+	const char *digest = strchr(reference, '@');
+	const char *slash = strrchr(reference, '/');
+	const char *colon = strrchr(reference, ':');
+	const char *tag = digest ? digest : colon && (!slash || colon > slash) ? colon : NULL;
+	char name[REFERENCE_MAX] = "";
+	size_t n = tag ? (size_t)(tag - reference) : strlen(reference);
+	if (n == 0 || n >= sizeof(name) || (tag && !tag[1]))
+		return err_set(e, -EINVAL, "%s is not the name of an image", reference);
+	memcpy(name, reference, n);
+	engine_escape(path, name);
+	buf_str(path, "&tag=");
+	engine_escape(path, tag ? tag + 1 : "latest");
+	return 0;
 }

@@ -42,6 +42,10 @@ bool docker_image_id_valid(const char *id);
  * nothing to a URL, and no step upwards. */
 bool docker_reference_valid(const char *reference);
 
+/* Appends a valid reference to a request's path: the name, "&tag=", and the tag or digest, "latest" without one.
+ * Returns 0, or -EINVAL when one of them is empty. */
+[[nodiscard]] int docker_reference_add(const char *reference, struct buf *path, struct err *e);
+
 /* Looks at an image. *ret is the caller's. -ENOENT when it is not there. */
 [[nodiscard]] int docker_image_inspect(struct engine *g, const char *reference, json_t **ret, struct err *e);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "isolation/container/capabilities.h"
 #include "isolation/container/docker_parts.h"
 #include "isolation/container/engine_answer.h"
 
@@ -21,54 +22,8 @@ enum {
 	 * CAP_AUDIT_READ. */
 	VERSION_ALL_CAPABILITIES = 42,
 	CAPABILITIES_OLD = 38,
+	CAPABILITIES_MAX = 64,
 };
-
-/* By number, as in linux/capability.h. */
-static const char *const capability_names[] = {
-	"CHOWN",
-	"DAC_OVERRIDE",
-	"DAC_READ_SEARCH",
-	"FOWNER",
-	"FSETID",
-	"KILL",
-	"SETGID",
-	"SETUID",
-	"SETPCAP",
-	"LINUX_IMMUTABLE",
-	"NET_BIND_SERVICE",
-	"NET_BROADCAST",
-	"NET_ADMIN",
-	"NET_RAW",
-	"IPC_LOCK",
-	"IPC_OWNER",
-	"SYS_MODULE",
-	"SYS_RAWIO",
-	"SYS_CHROOT",
-	"SYS_PTRACE",
-	"SYS_PACCT",
-	"SYS_ADMIN",
-	"SYS_BOOT",
-	"SYS_NICE",
-	"SYS_RESOURCE",
-	"SYS_TIME",
-	"SYS_TTY_CONFIG",
-	"MKNOD",
-	"LEASE",
-	"AUDIT_WRITE",
-	"AUDIT_CONTROL",
-	"SETFCAP",
-	"MAC_OVERRIDE",
-	"MAC_ADMIN",
-	"SYSLOG",
-	"WAKE_ALARM",
-	"BLOCK_SUSPEND",
-	"AUDIT_READ",
-	"PERFMON",
-	"BPF",
-	"CHECKPOINT_RESTORE",
-};
-
-enum { CAPABILITIES = sizeof(capability_names) / sizeof(*capability_names) };
 
 static bool is_text(const char *text, size_t size)
 {
@@ -100,11 +55,11 @@ int docker_plan_read(const void *p, size_t n, struct docker_plan *ret, struct er
 /* Every capability of the host that this interface knows. NULL when memory is out. */
 static json_t *capabilities(uint64_t bits, unsigned version)
 {
-	unsigned known = version < VERSION_ALL_CAPABILITIES ? CAPABILITIES_OLD : CAPABILITIES;
+	unsigned known = version < VERSION_ALL_CAPABILITIES ? CAPABILITIES_OLD : CAPABILITIES_MAX;
 	json_t *names = json_array();
-	for (unsigned i = 0; names && i < known; i++)
+	for (unsigned i = 0; names && i < known && capability_name(i); i++)
 		if (bits & UINT64_C(1) << i)
-			(void)json_array_append_new(names, json_sprintf("CAP_%s", capability_names[i]));
+			(void)json_array_append_new(names, json_string(capability_name(i)));
 	return names;
 }
 

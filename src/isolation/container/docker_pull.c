@@ -87,26 +87,6 @@ static int pull_line(void *data, const json_t *value, struct err *e)
 	return 0;
 }
 
-/* The path of the request: a name, and a tag or digest, without which all tags would come. */
-static int pull_path(const char *reference, struct buf *path, struct err *e)
-{
-	const char *digest = strchr(reference, '@');
-	const char *slash = strrchr(reference, '/');
-	const char *colon = strrchr(reference, ':');
-	const char *tag = digest ? digest : colon && (!slash || colon > slash) ? colon : NULL;
-	char name[ENGINE_PATH_MAX];
-	size_t n = tag ? (size_t)(tag - reference) : strlen(reference);
-	if (n == 0 || n >= sizeof(name) || (tag && !tag[1]))
-		return err_set(e, -EINVAL, "%s is not the name of an image", reference);
-	memcpy(name, reference, n);
-	name[n] = '\0';
-	buf_str(path, "/images/create?fromImage=");
-	engine_escape(path, name);
-	buf_str(path, "&tag=");
-	engine_escape(path, tag ? tag + 1 : "latest");
-	return buf_check(path) < 0 ? err_set(e, -ENAMETOOLONG, "%s", reference) : 0;
-}
-
 int docker_pull(char **arguments, struct err *e)
 {
 	scoped_engine struct engine *g = NULL;
@@ -119,7 +99,9 @@ int docker_pull(char **arguments, struct err *e)
 	if (docker_image_id_valid(reference))
 		return err_set(e, -EINVAL, "the image %s is not there, and by its id it cannot be pulled",
 			       reference);
-	int r = pull_path(reference, &path, e);
+	/* Without a tag all of them would come. */
+	buf_str(&path, "/images/create?fromImage=");
+	int r = docker_reference_add(reference, &path, e);
 	if (r == 0)
 		r = engine_new(arguments[0], ENGINE_LIMITS, &g, e);
 	if (r < 0)

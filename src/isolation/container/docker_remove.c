@@ -98,45 +98,61 @@ static int remove_one(struct engine *g, const struct kind *k, const char *name, 
 	return r == -ENOENT || r == 0 ? 0 : err_ctx(e, r, "remove the %s %.12s", k->what, name);
 }
 
-static int remove_kind(struct engine *g, const struct kind *k, const char *id, struct err *e)
+typedef int object_fn(void *data, struct engine *g, const struct kind *k, const json_t *object,
+		      struct err *e);
+
+static int each_of_kind(struct engine *g, const struct kind *k, const char *label, const char *value,
+			object_fn *fn, void *data, struct err *e)
 {
 	scoped_json json_t *answer = NULL;
 	json_t *array = NULL;
 	const json_t *object;
 	size_t i;
-	int r = list_kind(g, k, DOCKER_LABEL_JOB, id, &answer, &array, e);
+	int r = list_kind(g, k, label, value, &answer, &array, e);
 	json_array_foreach(array, i, object)
 	{
-		const char *name = NULL;
 		if (r == 0)
-			r = answer_text(object, k->name, &name, e);
-		if (r == 0 && !name_valid(name))
-			r = err_set(e, -EPROTO, "the Docker daemon names a %s what none can be named",
-				    k->what);
-		if (r == 0)
-			r = remove_one(g, k, name, e);
+			r = fn(data, g, k, object, e);
 	}
 	return r;
 }
 
-int docker_remove(char **arguments, struct err *e)
+/* Calls fn for every object that bears the label, until it returns an error. */
+static int each(const char *socket, const char *label, const char *value, object_fn *fn, void *data,
+		struct err *e)
 {
 	scoped_engine struct engine *g = NULL;
+	int r = enter_mounts(e);
+	if (r == 0)
+		r = engine_new(socket, ENGINE_LIMITS, &g, e);
+	for (size_t i = 0; r == 0 && i < sizeof(kinds) / sizeof(*kinds); i++)
+		r = each_of_kind(g, &kinds[i], label, value, fn, data, e);
+	return r;
+}
+
+static int remove_object(void *, struct engine *g, const struct kind *k, const json_t *object, struct err *e)
+{
+	const char *name = NULL;
+	int r = answer_text(object, k->name, &name, e);
+	if (r == 0 && !name_valid(name))
+		r = err_set(e, -EPROTO, "the Docker daemon names a %s what none can be named", k->what);
+	return r < 0 ? r : remove_one(g, k, name, e);
+}
+
+int docker_remove(char **arguments, struct err *e)
+{
 	const char *id = arguments[1];
 	if (!id_valid(id))
 		return err_set(e, -EINVAL, "not the id of a sandbox");
-	int r = enter_mounts(e);
-	if (r == 0)
-		r = engine_new(arguments[0], ENGINE_LIMITS, &g, e);
-	for (size_t i = 0; r == 0 && i < sizeof(kinds) / sizeof(*kinds); i++)
-		r = remove_kind(g, &kinds[i], id, e);
+	int r = each(arguments[0], DOCKER_LABEL_JOB, id, remove_object, NULL, e);
 	return r < 0 ? err_ctx(e, r, "%s", id) : 0;
 }
 
 /* Adds the id in an object's labels to the lines, unless it is there. A label that is no id of ours is passed over:
  * whoever may speak to Docker can make one. */
-static int add_id(const json_t *object, struct buf *lines, struct err *e)
+static int add_id(void *data, struct engine *, const struct kind *, const json_t *object, struct err *e)
 {
+	struct buf *lines = data;
 	json_t *labels = NULL;
 	const char *id = "";
 	int r = answer_need(object, "Labels", JSON_OBJECT, &labels, e);
@@ -147,31 +163,10 @@ static int add_id(const json_t *object, struct buf *lines, struct err *e)
 	return r;
 }
 
-static int list_ids(struct engine *g, const struct kind *k, const char *store, struct buf *lines,
-		    struct err *e)
-{
-	scoped_json json_t *answer = NULL;
-	json_t *array = NULL;
-	const json_t *object;
-	size_t i;
-	int r = list_kind(g, k, DOCKER_LABEL_STORE, store, &answer, &array, e);
-	json_array_foreach(array, i, object)
-	{
-		if (r == 0)
-			r = add_id(object, lines, e);
-	}
-	return r;
-}
-
 int docker_list(char **arguments, struct err *e)
 {
-	scoped_engine struct engine *g = NULL;
 	scoped_buf struct buf lines = BUF_INIT(1u << 20);
-	int r = enter_mounts(e);
-	if (r == 0)
-		r = engine_new(arguments[0], ENGINE_LIMITS, &g, e);
-	for (size_t i = 0; r == 0 && i < sizeof(kinds) / sizeof(*kinds); i++)
-		r = list_ids(g, &kinds[i], arguments[1], &lines, e);
+	int r = each(arguments[0], DOCKER_LABEL_STORE, arguments[1], add_id, &lines, e);
 	if (r == 0 && buf_check(&lines) < 0)
 		r = err_set(e, -ENOBUFS, "the Docker daemon lists more sandboxes than there can be");
 	if (r < 0)

@@ -38,11 +38,6 @@ static bool is_fed(const struct config *c)
 	return strcmp(c->image_oci, CONFIG_IMAGE_OCI) == 0;
 }
 
-static void image_directory(const struct config *c, char path[static CONFIG_PATH_MAX])
-{
-	(void)snprintf(path, CONFIG_PATH_MAX, "%.400s/image", c->state_dir);
-}
-
 /* The default image can be fed, any other one can be pulled. */
 static unsigned missing_image(const struct config *c, const struct isolation_host *host, struct buf *reasons)
 {
@@ -51,7 +46,7 @@ static unsigned missing_image(const struct config *c, const struct isolation_hos
 	char sentence[SENTENCE_MAX];
 	if (host->docker.trouble[0] || host->docker.image_id[0] || !is_fed(c))
 		return 0;
-	image_directory(c, directory);
+	config_default_image_dir(c, directory);
 	(void)snprintf(file, sizeof(file), "%s/base.ext4", directory);
 	(void)snprintf(sentence, sizeof(sentence),
 		       "Docker has no image " CONFIG_IMAGE_OCI
@@ -97,7 +92,7 @@ static int call(const char *const *arguments, struct err *e)
 static int get_image(const struct config *c, const struct isolation_host *host, struct err *e)
 {
 	char directory[CONFIG_PATH_MAX];
-	image_directory(c, directory);
+	config_default_image_dir(c, directory);
 	const char *const import[] = {"ermite-docker",  "import",  host->docker_socket,
 				      CONFIG_IMAGE_OCI, directory, NULL};
 	const char *const pull[] = {"ermite-docker", "pull", host->docker_socket, c->image_oci, NULL};

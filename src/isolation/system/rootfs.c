@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -14,11 +13,8 @@
 #include "isolation/disk.h"
 #include "isolation/layout.h"
 #include "isolation/private_run.h"
-#include "sys/loopdev.h"
 #include "sys/mounts.h"
 #include "sys/userns.h"
-
-enum { IDS = 65536 };
 
 static const char *const run_dirs[] = {RUN_BASE, RUN_ROOT, RUN_DEV, RUN_LXC, RUN_MOUNT};
 
@@ -40,30 +36,17 @@ int rootfs_prepare_run(const char *guest_dir, struct err *e)
 	return r < 0 ? r : make_device(RUN_DEV "/tun", 200, e);
 }
 
-int rootfs_mount_base(const char *image_dir, struct err *e)
-{
-	char device[LOOPDEV_PATH_MAX];
-	scoped_fd int image = -1;
-	scoped_fd int loop = -1;
-	int r = mount_open_unnamed(image_dir, "base.ext4", O_RDONLY, &image, e);
-	if (r == 0)
-		r = loopdev_share(image, &loop, device, e);
-	return r < 0 ? r : mount_ext4(device, RUN_BASE, true, e);
-}
-
 /* Follows links as the image means them, never out of it. */
 static bool is_program(int base_fd, const char *path, char *ret_target, size_t size)
 {
 	struct stat st;
-	char link[64];
 	scoped_fd int fd = -1;
 	if (file_open_in_root(base_fd, path, O_PATH, &fd, NULL) < 0)
 		return false;
 	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || !(st.st_mode & 0111))
 		return false;
-	(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	ssize_t n = readlink(link, ret_target, size - 1);
-	ret_target[n < 0 ? 0 : n] = '\0';
+	if (file_path(fd, ret_target, size, NULL) < 0)
+		ret_target[0] = '\0';
 	return true;
 }
 
@@ -83,13 +66,13 @@ bool rootfs_has_init(bool *ret_systemd)
 	return false;
 }
 
-int rootfs_mount(const struct sandbox *s, uid_t uid, dev_t *ret_disk, struct err *e)
+int rootfs_mount(const struct sandbox *s, uid_t uid, struct err *e)
 {
 	scoped_fd int ids = -1;
 	/* Filled before the ids are mapped: root here is root inside, on disk and so in any later slot. */
-	int r = disk_mount(s, RUN_BASE, ret_disk, e);
+	int r = disk_mount(s, RUN_BASE, e);
 	if (r == 0)
-		r = userns_make(uid, IDS, &ids, e);
+		r = userns_make(uid, SLOT_IDS, &ids, e);
 	if (r == 0)
 		r = mount_idmap(RUN_BASE, ids, e);
 	if (r == 0)

@@ -1,5 +1,6 @@
 /*
- * The root file system of a system sandbox, built in the keeper's mount namespace from the image and the scratch file.
+ * The root file system of a system sandbox, built in the keeper's mount namespace from the image and the scratch
+ * file.
  */
 #ifndef ERMITE_ISOLATION_SYSTEM_ROOTFS_H
 #define ERMITE_ISOLATION_SYSTEM_ROOTFS_H
@@ -14,15 +15,11 @@
  * which are in guest_dir. */
 [[nodiscard]] int rootfs_prepare_run(const char *guest_dir, struct err *e);
 
-/* Mounts the image, read-only, at RUN_BASE: shared with other sandboxes of the same image as one superblock. */
-[[nodiscard]] int rootfs_mount_base(const char *image_dir, struct err *e);
-
 /* True when the mounted image brings an init of its own, and whether that is systemd. */
 bool rootfs_has_init(bool *ret_systemd);
 
-/* Mounts the scratch file at RUN_SCRATCH and puts its directories there, then the overlay at RUN_ROOT. uid: first host
- * id of the sandbox. *ret_disk is the scratch's block device. */
-[[nodiscard]] int rootfs_mount(const struct sandbox *s, uid_t uid, dev_t *ret_disk, struct err *e);
+/* Mounts the sandbox's disk, then the overlay of it and the image at RUN_ROOT. uid: first host id of the sandbox. */
+[[nodiscard]] int rootfs_mount(const struct sandbox *s, uid_t uid, struct err *e);
 
 /* Unmounts everything, whatever was mounted; keep_disk as for isolation_ops.end. */
 void rootfs_unmount(bool keep_disk);

@@ -17,7 +17,7 @@
 #include "isolation/system/lxc.h"
 #include "isolation/system/rootfs.h"
 #include "spec/libexec.h"
-#include "sys/cgroup.h"
+#include "sys/mounts.h"
 
 struct isolated {
 	struct sandbox *sandbox; /* borrowed from the keeper */
@@ -85,7 +85,7 @@ static int prepare_steps(struct isolated *i, struct isolated_view *view, struct 
 		r = private_run_externals(c->externals, e);
 	config_image_dir(c, image);
 	if (r == 0)
-		r = rootfs_mount_base(image, e);
+		r = mount_image_base(image, RUN_BASE, e);
 	if (r < 0)
 		return r;
 	(void)rootfs_has_init(&systemd);
@@ -138,14 +138,7 @@ static int prepare(struct sandbox *s, struct isolated **ret, struct isolated_vie
 static int boot(struct isolated *i, struct err *e)
 {
 	const struct config *c = &i->sandbox->spec->config;
-	dev_t disk = 0;
-	struct cgroup_host host;
-	int r = rootfs_mount(i->sandbox, i->uid, &disk, e);
-	if (r == 0)
-		r = cgroup_host_read(&host, e);
-	if (r == 0)
-		r = cgroup_limit_disk(&host, i->sandbox->id, disk, c->job_disk_bandwidth, c->job_disk_iops,
-				      e);
+	int r = rootfs_mount(i->sandbox, i->uid, e);
 	if (r == 0)
 		r = lxcfs_wait(&i->lxcfs, e);
 	if (r == 0)
