@@ -14,7 +14,7 @@ import csource
 
 LOGS = csource.ROOT / "build" / "check"
 TAIL_LINES = 40  # of what failed that are shown
-REASON_LINES = 8  # of one failed test that are said again at the end
+REASON_LINES = 12  # of one failed test that are said again at the end
 PLAIN_EVERY_S = 60  # a sign of life where there is no terminal
 
 

@@ -22,6 +22,7 @@ static void judge(struct job_result *r, enum end_reason reason, int status, cons
 static void judge_without_keeper(const struct verdict *v, struct job_result *r)
 {
 	*r = (struct job_result){.isolation = v->spec->config.isolation,
+				 .sysbox = v->spec->docker.sysbox,
 				 .network_mode = v->spec->config.network_mode,
 				 .ready = v->spec->config.ready};
 	memcpy(r->job_id, v->spec->job_id, sizeof(r->job_id));

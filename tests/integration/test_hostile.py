@@ -346,7 +346,7 @@ def session(request, one_runner, tmp_path_factory):
 def test_mode_ends_as_it_must(session, mode):
     seen = session.seen[mode.name]
     print(mode, seen)
-    assert (seen.result.get("reason"), seen.status) == (mode.reason, mode.status)
+    assert (seen.result.get("reason"), seen.status) == (mode.reason, mode.status), seen.stderr[-2000:]
     assert re.search(mode.words, seen.result["evidence"])
     said = mode.said or (SILENT if mode.status == 0 else re.escape(seen.result["evidence"]))
     assert re.search(said, seen.stderr.decode())

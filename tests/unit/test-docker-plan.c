@@ -254,6 +254,13 @@ static void test_references(void **)
 	}
 }
 
+static void test_escape(void **)
+{
+	scoped_buf struct buf path = BUF_INIT(100);
+	docker_escape(&path, "a/b:c-._~ ?&=%#\n\xff\"");
+	assert_string_equal(buf_text(&path), "a/b:c-._~%20%3F%26%3D%25%23%0A%FF%22");
+}
+
 int main(int n, char **arguments)
 {
 	if (n != 2) {
@@ -267,7 +274,7 @@ int main(int n, char **arguments)
 		cmocka_unit_test(test_volumes),    cmocka_unit_test(test_job_ids),
 		cmocka_unit_test(test_bad_images), cmocka_unit_test(test_many_volumes),
 		cmocka_unit_test(test_bad_paths),  cmocka_unit_test(test_read),
-		cmocka_unit_test(test_references),
+		cmocka_unit_test(test_references), cmocka_unit_test(test_escape),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

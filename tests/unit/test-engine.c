@@ -395,13 +395,6 @@ static void test_again(void **)
 	daemon_stop(&d);
 }
 
-static void test_escape(void **)
-{
-	scoped_buf struct buf path = BUF_INIT(100);
-	engine_escape(&path, "a/b:c-._~ ?&=%#\n\xff\"");
-	assert_string_equal(buf_text(&path), "a/b:c-._~%20%3F%26%3D%25%23%0A%FF%22");
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -409,7 +402,7 @@ int main(void)
 		cmocka_unit_test(test_bad),         cmocka_unit_test(test_size),
 		cmocka_unit_test(test_depth),       cmocka_unit_test(test_versions),
 		cmocka_unit_test(test_unreachable), cmocka_unit_test(test_transfer),
-		cmocka_unit_test(test_again),       cmocka_unit_test(test_escape),
+		cmocka_unit_test(test_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

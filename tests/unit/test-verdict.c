@@ -89,7 +89,8 @@ static void test_verdicts(void **)
 		 "broken",
 		 2},
 	};
-	static struct sandbox_spec spec = {.config.isolation = ISOLATION_SYSTEM, .job_id = "mine"};
+	static struct sandbox_spec spec = {
+		.config.isolation = ISOLATION_CONTAINER, .docker.sysbox = true, .job_id = "mine"};
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct job_result r = {
 			.reason = rows[i].told, .exit_status = rows[i].told_status, .evidence = "keeper's"};
@@ -101,8 +102,11 @@ static void test_verdicts(void **)
 		    strcmp(r.evidence, rows[i].evidence) != 0 || said.n != rows[i].n_said)
 			fail_msg("row %zu: %d %d %s, said %u", i, (int)r.reason, r.exit_status, r.evidence,
 				 said.n);
-		if (v.keeper_end)
-			assert_string_equal(r.job_id, "mine");
+		if (!v.keeper_end)
+			continue;
+		assert_string_equal(r.job_id, "mine");
+		assert_int_equal(r.isolation, ISOLATION_CONTAINER);
+		assert_true(r.sysbox);
 	}
 }
 

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "isolation/container/docker_parts.h"
@@ -23,6 +24,17 @@ bool docker_reference_valid(const char *reference)
 	       reference[n - 1] != '/';
 }
 
+void docker_escape(struct buf *path, const char *text)
+{
+	static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:";
+	for (const char *at = text; *at; at++) {
+		if (strchr(plain, *at))
+			buf_add(path, at, 1);
+		else
+			buf_fmt(path, "%%%02X", (unsigned)(unsigned char)*at);
+	}
+}
+
 int docker_reference_add(const char *reference, struct buf *path, struct err *e)
 {
 	const char *digest = strchr(reference, '@');
@@ -33,9 +45,9 @@ int docker_reference_add(const char *reference, struct buf *path, struct err *e)
 	size_t n = tag ? (size_t)(tag - reference) : strlen(reference);
 	if (n == 0 || n >= sizeof(name) || (tag && !tag[1]))
 		return err_set(e, -EINVAL, "%s is not the name of an image", reference);
-	memcpy(name, reference, n);
-	engine_escape(path, name);
+	(void)snprintf(name, sizeof(name), "%.*s", (int)n, reference);
+	docker_escape(path, name);
 	buf_str(path, "&tag=");
-	engine_escape(path, tag ? tag + 1 : "latest");
+	docker_escape(path, tag ? tag + 1 : "latest");
 	return 0;
 }

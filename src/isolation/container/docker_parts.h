@@ -42,6 +42,9 @@ bool docker_image_id_valid(const char *id);
  * nothing to a URL, and no step upwards. */
 bool docker_reference_valid(const char *reference);
 
+/* Appends text to a path or query so that it stays one part of it; "/" and ":" stand for themselves. */
+void docker_escape(struct buf *path, const char *text);
+
 /* Appends a valid reference to a request's path: the name, "&tag=", and the tag or digest, "latest" without one.
  * Returns 0, or -EINVAL when one of them is empty. */
 [[nodiscard]] int docker_reference_add(const char *reference, struct buf *path, struct err *e);

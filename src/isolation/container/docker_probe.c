@@ -9,6 +9,9 @@
 #include "isolation/container/engine_answer.h"
 #include "spec/docker.h"
 
+/* The daemon runs its runtimes to answer, which takes its time on a busy host. */
+enum { INFO_MS = 30'000 };
+
 /* How long a value of struct docker_facts may be. */
 #define FACT_MAX(field) (sizeof(((struct docker_facts *)NULL)->field) - 1)
 
@@ -79,7 +82,7 @@ static int check_settings(const char *system, const json_t *options, bool sysbox
 
 static int probe_info(struct engine *g, struct err *e)
 {
-	const struct engine_request q = {.method = "GET", .path = "/info", .ms = DOCKER_LOOK_MS};
+	const struct engine_request q = {.method = "GET", .path = "/info", .ms = INFO_MS};
 	scoped_json json_t *info = NULL;
 	const char *system = "", *version = "";
 	json_t *options = NULL, *runtimes = NULL;

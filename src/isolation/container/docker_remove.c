@@ -56,7 +56,7 @@ static int list_kind(struct engine *g, const struct kind *k, const char *label, 
 	if (!text)
 		return err_set(e, -EINVAL, "the label %s=%s is no text for Docker", label, value);
 	buf_str(&path, k->list);
-	engine_escape(&path, text);
+	docker_escape(&path, text);
 	const struct engine_request q = {.method = "GET", .path = buf_text(&path), .ms = DOCKER_LOOK_MS};
 	scoped_json json_t *answer = NULL;
 	json_t *array = NULL;

@@ -48,17 +48,6 @@ static long status_of(const struct engine *g)
 	return status;
 }
 
-void engine_escape(struct buf *path, const char *text)
-{
-	static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:";
-	for (const char *at = text; *at; at++) {
-		if (strchr(plain, *at))
-			buf_add(path, at, 1);
-		else
-			buf_fmt(path, "%%%02X", (unsigned)(unsigned char)*at);
-	}
-}
-
 static int take_line(struct exchange *x)
 {
 	scoped_json json_t *value = NULL;

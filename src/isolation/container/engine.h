@@ -78,7 +78,4 @@ struct engine_transfer {
 /* Runs a transfer to its end. A complaint of the daemon in a line is an error. */
 [[nodiscard]] int engine_transfer(struct engine *g, const struct engine_transfer *t, struct err *e);
 
-/* Appends text to a path or query so that it stays one part of it; "/" and ":" stand for themselves. */
-void engine_escape(struct buf *path, const char *text);
-
 #endif

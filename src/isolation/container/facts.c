@@ -7,7 +7,7 @@
 #include "base/buf.h"
 #include "resource/docker.h"
 
-enum { LINES_MAX = 16384, ASK_MS = 20000 };
+enum { LINES_MAX = 16384, ASK_MS = 60'000 };
 
 static int copy_value(char *field, size_t size, const char *value, size_t n, struct err *e)
 {
