@@ -43,9 +43,11 @@ def assert_no_network(lab):  # noqa: F811
 
 
 def assert_network_of(lab, guests):  # noqa: F811
-    """The gateway holds what belongs to these sandboxes and nothing else."""
+    """The gateway holds what belongs to these sandboxes and nothing else. A link goes with the namespace of its other
+    end, which the kernel clears away in its own time."""
     gateway = lab.gateway()
-    assert set(gateway.links()) == {"lo", "up", *(g.link for g in guests)}
+    links = {"lo", "up", *(g.link for g in guests)}
+    wait_for(lambda: set(gateway.links()) == links, f"just the links {links}", 10)
     ruleset = gateway.call("nft", "list", "ruleset")
     assert set(re.findall(r"erveth\d+", ruleset)) == {g.link for g in guests}
     assert "erup" in lab.host.links()
