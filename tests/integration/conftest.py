@@ -443,11 +443,14 @@ class Host:
     def look_when_steady(self):
         """What is still being freed of an earlier sandbox, its keys last of all, is not part of the host."""
         begun = time.monotonic()
-        before, now = None, self.look()
-        while now != before or has_keys_of_sandboxes() or has_processes_of_sandboxes():
+        before, now, is_quiet = None, None, False
+        while now is None or now != before or not is_quiet:
             if time.monotonic() - begun > (REAPED_S if has_processes_of_sandboxes() else SETTLE_S):
                 break
-            time.sleep(0.2)
+            if now is not None:
+                time.sleep(0.2)
+            # Asked first: what ends between the two is in neither.
+            is_quiet = not has_keys_of_sandboxes() and not has_processes_of_sandboxes()
             before, now = now, self.look()
         return now
 

@@ -23,10 +23,10 @@ from torture_farm import Farm
 pytestmark = pytest.mark.sanitized
 
 TORTURE_SOURCES = pathlib.Path(__file__).parent / "torture"
-AT_ONCE = 8
+AT_ONCE = 12
 LIMIT_S = 90  # for one run; one that takes longer hangs
 UNREAD_S = 10  # how long output stays unread at most
-SLACK_S = 15  # what eight sandboxes on two CPUs may add to a deadline
+SLACK_S = 15  # what so many sandboxes on two CPUs may add to a deadline
 MEMORY_MAX_KIB = 32 << 10
 CONDUIT_FDS_MAX = 24
 PS_MAX_S = 1
