@@ -715,10 +715,12 @@ static int begin(struct keeper *k, struct err *e)
 			    .docker_socket = docker[0] ? docker : NULL,
 			    .tell = tell_leftover,
 			    .data = &k->client};
-	if (r == 0)
-		r = resources_reap(&reap, e);
 	if (r < 0)
 		return r;
+	/* What cannot be looked for now is no reason against this sandbox: the next one looks again. */
+	struct err unseen = ERR_INIT;
+	if (resources_reap(&reap, &unseen) < 0)
+		tell_text(k->client, MESSAGE_WARNING, unseen.msg);
 	for (size_t i = 0; k->ops->resources[i]; i++)
 		names[i] = k->ops->resources[i]->name;
 	r = record_create(k->sandbox.store_fd, &k->spec, names, &k->sandbox.record, e);

@@ -67,7 +67,7 @@ static int unmake(struct sandbox *s, struct err *e)
 {
 	struct cgroup_host host;
 	int r = cgroup_host_read(&host, e);
-	return r < 0 ? r : cgroup_remove(&host, s->id, e);
+	return r < 0 ? r : cgroup_remove(&host, s->id, e); /* positive: it was there */
 }
 
 /* A group of this store without a record. Records are made before groups and removed after them, and the group was
@@ -127,8 +127,10 @@ static int sweep(struct reap *reap, struct err *e)
 		r = look_in(host.hierarchies[i].path, reap->store_fd, mark, strays, e);
 	for (size_t i = 0; i < strays->n; i++) {
 		struct err own = ERR_INIT;
-		int left = reap->dry_run ? 0 : cgroup_remove(&host, strays->ids[i], &own);
-		reap_tell(reap, "cgroup", strays->ids[i], left < 0 ? own.msg : NULL);
+		/* 0: another process has removed it since, and tells of it. */
+		int removed = reap->dry_run ? 1 : cgroup_remove(&host, strays->ids[i], &own);
+		if (removed != 0)
+			reap_tell(reap, "cgroup", strays->ids[i], removed < 0 ? own.msg : NULL);
 	}
 	return r;
 }

@@ -114,11 +114,15 @@ static int mounts_of(const struct host *host)
 	return host ? host->mounts : -1;
 }
 
+/* Returns 1 when it removed anything, 0 when nothing was there. */
 static int remove_objects(const char *socket, const char *id, const struct host *host, struct err *e)
 {
+	scoped_buf struct buf removed = BUF_INIT(OUTPUT_MAX);
 	const char *const arguments[] = {"ermite-docker", "remove", socket, id, NULL};
-	const struct docker_call call = {.arguments = arguments, .mounts = mounts_of(host), .ms = REMOVE_MS};
-	return docker_call(&call, e);
+	const struct docker_call call = {
+		.arguments = arguments, .mounts = mounts_of(host), .ms = REMOVE_MS, .output = &removed};
+	int r = docker_call(&call, e);
+	return r < 0 ? r : removed.n > 0;
 }
 
 static int unmake(struct sandbox *s, struct err *e)
@@ -135,8 +139,10 @@ static void sweep_one(struct reap *reap, const char *id)
 	 * looked for here: one that is just starting has its record by now. */
 	if (!id_valid(id) || faccessat(reap->store_fd, id, F_OK, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT)
 		return;
-	int r = reap->dry_run ? 0 : remove_objects(reap->docker_socket, id, reap->host, &own);
-	reap_tell(reap, "container", id, r < 0 ? own.msg : NULL);
+	/* 0: another process has removed it since, and tells of it. */
+	int r = reap->dry_run ? 1 : remove_objects(reap->docker_socket, id, reap->host, &own);
+	if (r != 0)
+		reap_tell(reap, "container", id, r < 0 ? own.msg : NULL);
 }
 
 static int sweep(struct reap *reap, struct err *e)

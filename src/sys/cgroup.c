@@ -595,8 +595,8 @@ static bool prune(int top, uint64_t deadline_ms)
 	return false;
 }
 
-/* True when the group is gone from the hierarchy. */
-static bool try_remove(const struct cgroup_hierarchy *h, const char *id, uint64_t deadline_ms)
+/* Whether the group is gone from the hierarchy; *removed is set when this call was what removed it. */
+static bool try_remove(const struct cgroup_hierarchy *h, const char *id, uint64_t deadline_ms, bool *removed)
 {
 	char path[PATH_SIZE];
 	group_path(path, h, id, NULL);
@@ -605,16 +605,20 @@ static bool try_remove(const struct cgroup_hierarchy *h, const char *id, uint64_
 		return errno == ENOENT;
 	/* v2 has one call for all that is in it and below. */
 	(void)file_put(top, "cgroup.kill", "1", NULL);
-	return prune(top, deadline_ms) && rmdir(path) == 0;
+	if (!prune(top, deadline_ms) || rmdir(path) < 0)
+		return false;
+	*removed = true;
+	return true;
 }
 
 int cgroup_remove(const struct cgroup_host *host, const char *id, struct err *e)
 {
 	uint64_t deadline = clock_boot_ms() + REMOVE_DEADLINE_MS;
+	bool removed = false;
 	for (unsigned pause_us = 200;; pause_us = pause_us < 10000 ? pause_us * 2 : pause_us) {
 		const char *left = NULL;
 		for (unsigned i = 0; i < host->n; i++)
-			if (!try_remove(&host->hierarchies[i], id, deadline))
+			if (!try_remove(&host->hierarchies[i], id, deadline, &removed))
 				left = host->hierarchies[i].path;
 		if (!left)
 			break;
@@ -627,5 +631,5 @@ int cgroup_remove(const struct cgroup_host *host, const char *id, struct err *e)
 		(void)snprintf(path, sizeof(path), "%s/" PARENT, host->hierarchies[i].path);
 		(void)rmdir(path); /* goes with the last sandbox; stays, busy, with any other */
 	}
-	return 0;
+	return removed;
 }

@@ -85,8 +85,8 @@ unsigned cgroup_controllers(const struct cgroup_host *host);
 /* Reads what the sandbox used; what a host does not count stays 0. */
 void cgroup_usage(const struct cgroup_host *host, const char *id, struct cgroup_usage *ret);
 
-/* Kills every process of the group and removes it everywhere; one that is not there is fine. Returns 0, or -EBUSY
- * when something in it could not be ended within 5 s. */
+/* Kills every process of the group and removes it everywhere. Returns 1 when it did, 0 when there was none, as when
+ * another process removed it meanwhile, or -EBUSY when something in it could not be ended within 5 s. */
 [[nodiscard]] int cgroup_remove(const struct cgroup_host *host, const char *id, struct err *e);
 
 /* Allows the device list for the group at path in a v2 hierarchy (a BPF program) or a v1 hierarchy (devices.allow). */

@@ -706,7 +706,8 @@ def test_import_without_an_image(daemon, image, tmp_path):
 
 
 def test_remove(daemon):
-    assert call("remove", daemon.socket, ID).status == 0
+    outcome = call("remove", daemon.socket, ID)
+    assert (outcome.status, outcome.stdout) == (0, "container c1\nvolume v1\nnetwork n1\n")
     label = "%7B%22label%22:%5B%22dev.bnema.ermite-runner.job%3Der1a2b3c4d%22%5D%7D"
     assert daemon.names() == [
         "GET /_ping",
@@ -723,7 +724,8 @@ def test_remove_nothing(daemon):
     daemon.answers = {"GET /containers/json": reply(200, []), "GET /networks": reply(200, [])}
     for volumes in ({"Volumes": None}, {"Volumes": []}, {}):
         daemon.answers["GET /volumes"] = reply(200, volumes)
-        assert call("remove", daemon.socket, ID).status == 0
+        outcome = call("remove", daemon.socket, ID)
+        assert (outcome.status, outcome.stdout) == (0, "")
     assert not [name for name in daemon.names() if name.startswith("DELETE")]
 
 
@@ -731,7 +733,9 @@ def test_remove_what_goes_meanwhile(daemon):
     progress = reply(409, {"message": "removal of container c1 is already in progress"})
     gone = reply(404, {"message": "No such container: c1"})
     daemon.answers = {"DELETE /containers": gone}
-    assert call("remove", daemon.socket, ID).status == 0
+    outcome = call("remove", daemon.socket, ID)
+    assert outcome.status == 0
+    assert "container" not in outcome.stdout, "another one removed it"
     daemon.answers = {"DELETE /containers": [progress, gone]}
     assert call("remove", daemon.socket, ID).status == 0
     assert "POST /containers/c1/wait?condition=removed" in daemon.names()

@@ -7,7 +7,7 @@
  *     ermite-docker probe SOCKET IMAGE       lines about daemon and image on standard output (struct docker_facts)
  *     ermite-docker pull SOCKET IMAGE        gets an image that is not there; progress on standard error
  *     ermite-docker import SOCKET NAME DIR   feeds DIR/base.ext4 to the daemon as image NAME; progress there, too
- *     ermite-docker remove SOCKET ID         removes every object of the sandbox ID; none is fine
+ *     ermite-docker remove SOCKET ID         removes every object of the sandbox ID, a line each; none is fine
  *     ermite-docker list SOCKET STORE        the ids of all sandboxes of a store that objects bear, one a line
  *     ermite-docker run                      one container, from its plan to its knock (DOCKER_CHANNEL_FD)
  *

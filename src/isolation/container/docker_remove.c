@@ -86,7 +86,8 @@ static int request_named(struct engine *g, const char *method, const struct kind
 	return engine_call(g, &q, NULL, e);
 }
 
-/* Removes one object. One that is gone is fine; one that another request removes is waited for. */
+/* Removes one object, and says so on standard output. One that is gone is fine; one that another request removes is
+ * waited for. */
 static int remove_one(struct engine *g, const struct kind *k, const char *name, struct err *e)
 {
 	int r = request_named(g, "DELETE", k, name, k->delete_suffix, e);
@@ -95,6 +96,8 @@ static int remove_one(struct engine *g, const struct kind *k, const char *name, 
 		if (r == 0)
 			r = request_named(g, "DELETE", k, name, k->delete_suffix, e);
 	}
+	if (r == 0)
+		(void)printf("%s %s\n", k->what, name);
 	return r == -ENOENT || r == 0 ? 0 : err_ctx(e, r, "remove the %s %.12s", k->what, name);
 }
 
